@@ -61,8 +61,8 @@ TABLE: Table = {
                 "if (++op->early.ended == 1)",
             ),
             "only-the-first-piece": (
-                "(op->early.next < op->early.pieces || begin(c, op))",
-                "(op->early.next < 1 || begin(c, op))",
+                "(op->early.next < op->early.pieces || begin_sum(c, op))",
+                "(op->early.next < 1 || begin_sum(c, op))",
             ),
             "two-sums-at-a-time": ("early_under_way(op) ||\n", "0 ||\n"),
             "nothing-is-let-go-of": ("c->io.forget(c->io.arg,", "(void)(c->io.arg,"),

@@ -107,7 +107,7 @@ TABLE: Table = {
     },
     "proxy/core/memory/chunk.c": {
         checked("missing pages"): {
-            "missing-page": ("m->missing -= mapped(", "mapped("),
+            "missing-page": ("m->missing -= map_chunk(", "map_chunk("),
         },
         checked("used chunks"): {
             "chunk-not-counted": (
@@ -123,8 +123,8 @@ TABLE: Table = {
         },
         unchecked("a page that is unmapped is one of its chunk's pages"): {
             "page-not-counted-as-people-run-it": (
-                "count(d, c, c->refs + 1, c->leaving);",
-                "count(d, c, c->refs, c->leaving);",
+                "set_counts(d, c, c->refs + 1, c->leaving);",
+                "set_counts(d, c, c->refs, c->leaving);",
             ),
         },
     },

@@ -91,10 +91,13 @@ TABLE: Table = {
                 ("bool zeros = versions_zeros(&m->versions, page_addr(v->page), RF_CHUNK_BYTES);"),
                 "bool zeros = true;",
             ),
-            "a-new-page-has-what-the-chunk-held": ("take(m, blank, &c);", "take(m, false, &c);"),
+            "a-new-page-has-what-the-chunk-held": (
+                "take_chunk(m, blank, &c);",
+                "take_chunk(m, false, &c);",
+            ),
             "a-copy-of-zeros-has-what-the-chunk-held": (
-                "take(m, zeros, &c);",
-                "take(m, false, &c);",
+                "take_chunk(m, zeros, &c);",
+                "take_chunk(m, false, &c);",
             ),
             "forgotten-but-moved": ("|| page_blank(m, v->page)) {", ") {"),
             "forgotten-on-its-way-and-kept": (
@@ -228,7 +231,7 @@ TABLE: Table = {
         RULES: {
             "nobody-lets-go-for-a-copy": ("take_references(q);", ";"),
             "taken-from-who-stays": (
-                "if (needs(q, page, &kind) && all_give(q, c, page))",
+                "if (needs_move(q, page, &kind) && all_give(q, c, page))",
                 "if (0)",
             ),
             "copied-beneath-what-writes-it": (
@@ -248,7 +251,7 @@ TABLE: Table = {
                 "!m->request.state",
             ),
             "prepared-beyond-the-room": (
-                "((prefetches(m) && chunks_available(m->device) < 1) ||",
+                "((is_prefetching(m) && chunks_available(m->device) < 1) ||",
                 "(",
             ),
             "who-runs-waits-for-who-is-prepared": ("stop_prefetching(d);", ";"),
@@ -311,8 +314,8 @@ TABLE: Table = {
             "believed-of-who-has-failed": ("!m->single && !m->stopped &&", "!m->single &&"),
             "believed-of-who-is-doubted": ("!m->stopped && !m->distrusted", "!m->stopped"),
             "an-image-believed-of-who-has-failed": (
-                "page->keyed && copies_trusted(m) && names",
-                "page->keyed && names",
+                "page->keyed && copies_trusted(m) &&\n\t\t\t       is_copy_of",
+                "page->keyed && is_copy_of",
             ),
             "merged-before-it-is-there": (
                 "(c && c->hal_seq > d->hal->completed(d->out));",
@@ -323,8 +326,8 @@ TABLE: Table = {
                 "",
             ),
             "copies-of-other-groups": (
-                "if (d->all[i]->group == m->group && c && names",
-                "if (c && names",
+                "if (d->all[i]->group == m->group && c && is_copy_of",
+                "if (c && is_copy_of",
             ),
             "copies-though-nobody-shares": (
                 "return d->shares && !m->single &&",
@@ -335,7 +338,10 @@ TABLE: Table = {
                 "(page->in_image && page->keyed &&",
                 "(page->keyed &&",
             ),
-            "saved-and-copied-again": ("return page->saved ||\n\t       (", "return (1 &&"),
+            "saved-and-copied-again": (
+                "return page->saved || (page->in_image",
+                "return (1 && (page->in_image",
+            ),
             "in-common-before-it-is-written": (
                 "return !m->inflight && !memory_moving(m) && !m->whole &&",
                 "return !memory_moving(m) && !m->whole &&",
@@ -477,7 +483,10 @@ TABLE: Table = {
             "missed-and-not-said": ("\t\t\tc->missed = true;\n\t\t\tcontinue;", "\t\t\tcontinue;"),
             "refused-and-told": ("gives_up || !part->hal_seq || ", "gives_up || "),
             "told-of-who-fails": ("gives_up || !part->hal_seq || ", "!part->hal_seq || "),
-            "over-and-nobody-hears": ("\t\tend(c);\n\t\tchanged = true;", "\t\tend(c);"),
+            "over-and-nobody-hears": (
+                "\t\tend_check(c);\n\t\tchanged = true;",
+                "\t\tend_check(c);",
+            ),
             "a-queue-for-each": ("if (!checks->stream && checks", "if (checks"),
         },
     },

@@ -9,7 +9,7 @@ from .seeded_faults import RULES
 TABLE: Table = {
     "proxy/core/memory/sharing.c": {
         RULES: {
-            "written-before-it-is-copied": ("if (!owned(&m->pages[from]))", "if (0)"),
+            "written-before-it-is-copied": ("if (!page_owned(&m->pages[from]))", "if (0)"),
             "opened-beneath-a-kernel": (
                 "return memory_only_exact(m) && !memory_moving(m) &&",
                 "return !memory_moving(m) &&",
@@ -23,10 +23,13 @@ TABLE: Table = {
                 "!memory_moving(m);",
             ),
             "open-until-the-sum-is-over": (
-                "!most-- || !(quiet(m) || exactly(m))",
-                "!most-- || !quiet(m)",
+                "!most-- || !(has_no_work_in_flight(m) || writes_only_declared(m))",
+                "!most-- || !has_no_work_in_flight(m)",
             ),
-            "opened-beneath-nothing": ("quiet(m) || exactly(m) ?", "quiet(m) ?"),
+            "opened-beneath-nothing": (
+                "has_no_work_in_flight(m) || writes_only_declared(m) ?",
+                "has_no_work_in_flight(m) ?",
+            ),
             "not-write_protected-in-who-was-there": (
                 "int error = page_write_protect(from, page);",
                 "int error = CU_OK;",
@@ -42,8 +45,8 @@ TABLE: Table = {
                 "o->gives = o != m &&",
             ),
             "taken-across-groups": (
-                "if (o != m && o->group == m->group && has(o, page)",
-                "if (o != m && has(o, page)",
+                "if (o != m && o->group == m->group && page_may_be_shared(o, page)",
+                "if (o != m && page_may_be_shared(o, page)",
             ),
             "shared-on-its-way-out": ("!page->leaving && ", ""),
             "shared-again-before-it-is-written": ("!page->write_pending &&", ""),
@@ -61,8 +64,8 @@ TABLE: Table = {
                 "uint64_t page = page_at(addr),",
             ),
             "handed-and-not-noted": ("content_unknown(to, page_addr(index), RF_CHUNK_BYTES);", ""),
-            "handed-by-who-is-busy": ("!quiet(from) || !gives(from) || ", ""),
-            "handed-to-who-is-busy": (" || !quiet(to) || !gives(to))", ")"),
+            "handed-by-who-is-busy": ("!has_no_work_in_flight(from) || !may_share(from) ||", ""),
+            "handed-to-who-is-busy": ("!has_no_work_in_flight(to) || !may_share(to))", "0)"),
             "handed-across-groups": ("if (from->group != to->group || ", "if ("),
             "received-by-who-has-failed": (
                 "m->stopped || d->hal->space_error",
@@ -85,7 +88,7 @@ TABLE: Table = {
             ),
             "strays-told-of-again": ("\tm->stray_count = 0;\n", ""),
             "fenced-off-from-what-it-writes": (
-                "|| page->write_protected || within(ranges, count, index))",
+                "|| page->write_protected || in_some_range(ranges, count, index))",
                 "|| page->write_protected)",
             ),
             "surprise-not-noted": ("m->surprised |= any && !m->fenced;", ";"),
@@ -97,7 +100,7 @@ TABLE: Table = {
                 "(m, from, to);\n\t\tif (!m->pages[from].write_protected)\n\t\t\tcontinue;\n",
                 "(m, from, to);\n",
             ),
-            "open-for-all-though-alone": ("count, shared(&m->pages[from]));", "count, true);"),
+            "open-for-all-though-alone": ("count, page_shared(&m->pages[from]));", "count, true);"),
             "in-vain-for-one-and-tried-by-the-others": (
                 "if (d->all[i]->group != m->group || !its->buffers)",
                 "if (d->all[i] != m)",
@@ -114,9 +117,9 @@ TABLE: Table = {
                 "if (page->backoff_by_other && d->turns < page->backoff_until)",
                 "if (page->backoff_by_other)",
             ),
-            "apart-for-ever-longer-though-it-pays": ("\t\tpays(", "\t\t(void)("),
+            "apart-for-ever-longer-though-it-pays": ("\t\tforget_backoff(", "\t\t(void)("),
             "pays-for-who-opens-it-alone": (
-                "if (refers(d->all[i], page, m->pages[page].chunk))",
+                "if (page_refers_to(d->all[i], page, m->pages[page].chunk))",
                 "if (d->all[i] == m)",
             ),
             "kept-behind-a-fence-and-believed": ("else if (!trusted)", "else if (0)"),
@@ -128,7 +131,8 @@ TABLE: Table = {
             "owns-but-for-its-first-page": ("m->live[i] >= from &&", "m->live[i] > from &&"),
             "owns-as-far-as-the-next-page": ("m->live[i] < to &&", "m->live[i] <= to &&"),
             "owns-what-is-scattered": (
-                "if (m->live[i] >= from && m->live[i] < to && !owned(&m->pages[m->live[i]]))",
+                "if (m->live[i] >= from && m->live[i] < to &&\n"
+                "\t\t\t    !page_owned(&m->pages[m->live[i]]))",
                 "if (0)",
             ),
             "open-and-alone-is-not-its-own": (
@@ -137,22 +141,22 @@ TABLE: Table = {
             ),
             "closed-with-what-was-not-open": ("\t\tif (!page->open)\n\t\t\tcontinue;\n", ""),
             "closed-and-not-its-own": (
-                "\t\tif (!shared(page)) /* no other rank",
+                "\t\tif (!page_shared(page)) /* no other rank",
                 "\t\tif (false) /* no other rank",
             ),
             "still-open-for-others": (
-                "\t\tif (!shared(page)) /* no other rank",
+                "\t\tif (!page_shared(page)) /* no other rank",
                 "\t\tif (true) /* no other rank",
             ),
             "closed-while-it-is-written": (
-                "!most-- || !(quiet(m) || exactly(m))",
+                "!most-- || !(has_no_work_in_flight(m) || writes_only_declared(m))",
                 "!most-- || memory_moving(m)",
             ),
             "closed-in-part-and-forgotten": (
-                "exactly(m)))\n\t\t\treturn false",
-                "exactly(m)))\n\t\t\treturn true",
+                "writes_only_declared(m)))\n\t\t\treturn false",
+                "writes_only_declared(m)))\n\t\t\treturn true",
             ),
-            "closed-with-what-is-its-own": ("shared(page) == shared(first))", "true)"),
+            "closed-with-what-is-its-own": ("page_shared(page) == page_shared(first))", "true)"),
             "opened-with-a-neighbour": (
                 "page->write_protected == first->write_protected &&",
                 "true &&",
@@ -175,7 +179,7 @@ TABLE: Table = {
                 "d->shares && !m->distrusted && i < d->count",
                 "d->shares && i < d->count",
             ),
-            "taken-from-who-is-busy": ("(!now || gives(o)) &&", "true &&"),
+            "taken-from-who-is-busy": ("(!now || may_share(o)) &&", "true &&"),
             "prepared-without-what-others-have": (
                 "return find_holder(m, page, false) && !find_holder(m, page, true);",
                 "return find_holder(m, page, false);",
@@ -199,8 +203,8 @@ TABLE: Table = {
             ),
             "received-by-who-has-to-copy": ("m->pages[from].write_protected ? 2 : 4;", "4;"),
             "handed-to-who-does-not-have-it": (
-                "!has(from, index) || !page->buffers ||",
-                "!has(from, index) ||",
+                "!page_may_be_shared(from, index) || !page->buffers ||",
+                "!page_may_be_shared(from, index) ||",
             ),
             "handed-and-spared-what-was-there": (
                 "to->counted.not_swapped += missing ? RF_CHUNK_BYTES : 0;",
@@ -211,8 +215,8 @@ TABLE: Table = {
     "proxy/core/memory/chunk.c": {
         RULES: {
             "a-reference-too-few": (
-                "count(d, c, c->refs + 1, c->leaving);",
-                "count(d, c, c->refs ? c->refs : 1, c->leaving);",
+                "set_counts(d, c, c->refs + 1, c->leaving);",
+                "set_counts(d, c, c->refs ? c->refs : 1, c->leaving);",
             ),
             "not-write_protected-in-who-comes": (
                 "chunk_number(d, c), !c->refs);",

@@ -94,7 +94,7 @@ TABLE: Table = {
             ),
             "distance-not-seen": ("digest_word(d, reach->addr - b->addr);", ""),
             "elsewhere-is-believed": (
-                "f->known &= !(bounded && elsewhere(reach, bound, b));",
+                "f->known &= !(bounded && reaches_other_buffer(reach, bound, b));",
                 "(void)elsewhere;",
             ),
             "memory-leads-nowhere": ("if (uses[n] == REACH_WRITTEN && !bounded)", "if (0)"),
@@ -164,8 +164,8 @@ TABLE: Table = {
     },
     "proxy/core/loop/alarm.c": {
         CROSSCHECK: {
-            "not-told-on": ("send(j, 0, MESSAGE_PAIR, pair, &none);", "(void)none;"),
-            "others-are-not-told": ("send(j, n, MESSAGE_ALARM, pair, &other);", ";"),
+            "not-told-on": ("send_pair(j, 0, MESSAGE_PAIR, pair, &none);", "(void)none;"),
+            "others-are-not-told": ("send_pair(j, n, MESSAGE_ALARM, pair, &other);", ";"),
             "shares-all-the-same": (
                 "memory_distrust(&j->world.ranks[n]->memory);\n\tsnprintf",
                 ";\n\tsnprintf",
@@ -198,7 +198,10 @@ TABLE: Table = {
         OPAQUE: {
             "one-rank-is-enough": ("return b->count && b->count == b->voters;", "return b->count;"),
             "once-is-enough": ("#define HOLDS 2u", "#define HOLDS 1u"),
-            "effects-not-compared": ("if (b->count && !equal(b->effect, effect)) {", "if (0) {"),
+            "effects-not-compared": (
+                "if (b->count && !same_version(b->effect, effect)) {",
+                "if (0) {",
+            ),
             "never-measured-again": (" || now % every == 0)", ")"),
             "each-rank-counts-for-itself": (
                 "if (!it->count || number > it->numbers[(it->count - 1) % RECENT])",
@@ -282,7 +285,7 @@ TABLE: Table = {
     },
     "proxy/core/collective/piece.c": {
         RESULTS: {
-            "nothing-is-handed": ("if (call->receiver == i)", "if (1)"),
+            "nothing-is-hand_ended": ("if (call->receiver == i)", "if (1)"),
         },
     },
     "proxy/core/loop/slice.c": {

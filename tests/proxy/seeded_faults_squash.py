@@ -23,11 +23,11 @@ TABLE: Table = {
             "a-sharer-left-out": ("if (o == r)\n", "if (o == r || team->count)\n"),
             "others-do-not-know-of-it": ("item_row(its)->effect(o, its, &g);", ";"),
             "others-memory-may-move": ("memory_use(&o->memory);", ";"),
-            "written-without-asking": ("if (owns(r, f))", "if (1)"),
+            "is_written-without-asking": ("if (owns_written(r, f))", "if (1)"),
             "held-by-what-is-gone": ("not_first(o, its);", ""),
             "failed-ranks-are-waited-for": ("if (o->async_error)", "if (0)"),
             "freed-buffers-are-waited-for": (
-                "if (written(&f->ranges[n]) && (!b || b->freed))",
+                "if (is_written(&f->ranges[n]) && (!b || b->freed))",
                 "if (0 && b)",
             ),
             "who-is-held-for-a-cut-is-waited-for": (
@@ -36,10 +36,10 @@ TABLE: Table = {
             ),
             "order-of-streams-forgotten": ("if (!ready_open(o, s) ||", "if (!s->next ||"),
             "what-runs-before-is-overtaken": (
-                "return still && follows(o, s, queue) ?",
+                "return still && queue_orders(o, s, queue) ?",
                 "(void)follows;\n\t\t\treturn still ?",
             ),
-            "while-its-page-is-copied": ("!memory_moving(&o->memory) && ", ""),
+            "while-its-page-is-copy_ended": ("!memory_moving(&o->memory) && ", ""),
             "kept-from-its-copy": (" && !memory_waits(&o->memory)", ""),
             "who-may-write-anywhere-takes-part": (" && !o->memory.fenced", ""),
             "kernels-being-loaded-are-others": (
@@ -60,8 +60,8 @@ TABLE: Table = {
                 " && !r->memory",
             ),
             "open-for-what-comes-next": (
-                "(verdict == VERDICT_OWNED && closed(r, i, f) && fenced",
-                "(verdict == VERDICT_OWNED && fenced",
+                "(verdict == VERDICT_OWNED && pages_closed(r, i, f) && fence_set",
+                "(verdict == VERDICT_OWNED && fence_set",
             ),
             "open-and-nobody-knows": ("\tr->queue->squashing.open = true;\n", ""),
             "never-opened-early": ("bool may = f.known &&", "bool may = 0 && f.known &&"),

@@ -64,7 +64,7 @@ TABLE: Table = {
                 "width(all) / (fewest + 1) & INT64_MAX",
             ),
             "steps-that-may-be-none": ("(by.low <= 0 && by.high >= 0)", "false"),
-            "loops-never-wrap": ("!inside || !within(whole, bits) ||", ""),
+            "loops-never-wrap": ("!inside || !fits(whole, bits) ||", ""),
             "joined-is-the-first": (
                 "low_of(a.low, b.low), high_of(a.high, b.high), a.base,",
                 "a.low, a.high, a.base,",
@@ -81,9 +81,9 @@ TABLE: Table = {
                 ),
                 "at[0], at[3], 0, zeros, bits)",
             ),
-            "masks-of-all-signs": ("a.low >= 0 && a.high <= filled(mask) &&", ""),
+            "masks-of-all-signs": ("a.low >= 0 && a.high <= fill_below(mask) &&", ""),
             "zeros-of-sums": (
-                "a.base | b.base, least(zeros_of(a), zeros_of(b)), bits",
+                "a.base | b.base, least_of(zeros_of(a), zeros_of(b)), bits",
                 "a.base | b.base, zeros_of(a), bits",
             ),
             "shifted-without-sign": (
@@ -113,11 +113,11 @@ TABLE: Table = {
             "one-block": (".high = whole ? n : n - 1", ".high = whole ? n : 0"),
             "numbers-have-no-sign": ("s->bits < 64 && s->sign == PROXY_SIGNED", "false"),
             "the-first-access-alone": ("b->high = b->high > high ? b->high : high;", ""),
-            "what-is-anywhere-is-nowhere": ("known &= ~sides(reached->use);", "known &= ~0u;"),
+            "what-is-anywhere-is-nowhere": ("known &= ~sides_of(reached->use);", "known &= ~0u;"),
         },
         LISTS: {
             "one-block-of-a-list": ("while (!e->failed && next_block(e))", "while (false)"),
-            "lists-are-always-known": ("e->lost |= sides(reached->use);", ";"),
+            "lists-are-always-known": ("e->lost |= sides_of(reached->use);", ";"),
             "all-words-of-a-list-are-kept": (
                 "memcmp(k->params + k->bytes[n].at,",
                 "0 && memcmp(k->params + k->bytes[n].at,",

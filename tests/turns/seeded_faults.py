@@ -57,7 +57,7 @@ TABLE: Table = {
                 "if (0)",
             ),
             "freed-buffers-are-waited-for": (
-                "if (written(&f->ranges[n]) && (!b || b->freed))",
+                "if (is_written(&f->ranges[n]) && (!b || b->freed))",
                 "if (0 && b)",
             ),
             "failed-ranks-are-waited-for": ("if (o->async_error)", "if (0)"),
@@ -68,12 +68,12 @@ TABLE: Table = {
             "fills-are-waited-for": ("if (i->kind == ITEM_FILL &&", "if (0 &&"),
             "another-key-will-do": ("f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
             "another-address-will-do": (
-                "(!written(x) || (x->addr == y->addr && x->bytes == y->bytes))",
+                "(!is_written(x) || (x->addr == y->addr && x->bytes == y->bytes))",
                 "1",
             ),
             "who-shares-a-part-takes-part": ("if (!exactly)", "if (0)"),
             "what-runs-before-is-overtaken": (
-                "return still && follows(o, s, queue) ?",
+                "return still && queue_orders(o, s, queue) ?",
                 "(void)follows;\n\t\t\treturn still ?",
             ),
             "a-sharer-left-out": ("if (o == r)\n", "if (o == r || team->count)\n"),
@@ -86,7 +86,7 @@ TABLE: Table = {
                 "",
             ),
             "opened-and-closed-in-each-turn": ("!memory_may_open(", "0 && !memory_may_open("),
-            "written-without-asking": ("if (owns(r, f))", "if (1)"),
+            "is_written-without-asking": ("if (owns_written(r, f))", "if (1)"),
         },
     },
     "proxy/core/loop/slice.c": {
@@ -101,7 +101,7 @@ TABLE: Table = {
                 "if (r->memory",
             ),
             "let-go-as-soon-as-they-stand": (
-                "\t\t\t*patience = later(*patience, ALONE_NS);",
+                "\t\t\t*patience = later_of(*patience, ALONE_NS);",
                 "\t\t\t;",
             ),
             "let-go-though-something-has-happened": (

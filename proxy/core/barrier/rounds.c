@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash(uint32_t rank, uint64_t comm)
+static uint32_t hash_round(uint32_t rank, uint64_t comm)
 {
 	uint64_t h = (comm ^ ((uint64_t)rank << 32)) * 0x9e3779b97f4a7c15ull;
 
@@ -19,7 +19,7 @@ struct entry *rounds_get(const struct rounds *t, uint32_t rank, uint64_t comm)
 {
 	if (!t->capacity)
 		return NULL;
-	for (uint32_t i = hash(rank, comm);; i++) {
+	for (uint32_t i = hash_round(rank, comm);; i++) {
 		uint32_t slot = t->slot[i & (t->capacity - 1)];
 
 		if (!slot)
@@ -31,7 +31,7 @@ struct entry *rounds_get(const struct rounds *t, uint32_t rank, uint64_t comm)
 
 static void rounds_place(struct rounds *t, uint32_t number)
 {
-	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->capacity - 1);
+	uint32_t i = hash_round(t->entry[number].rank, t->entry[number].comm) & (t->capacity - 1);
 
 	INVARIANT(number < t->capacity / 2, "a table of rounds has space");
 	while (t->slot[i])

@@ -45,7 +45,7 @@ void tandem_offer(struct barrier *b)
 /* Tracks, for each possible period, how long the signatures have repeated with it. The period is
  * the smallest that explains a whole repetition, and for longer than any that has proved wrong:
  * equal buckets in a row are not yet a mini-batch. */
-static void learn(struct barrier_rank *r, uint64_t signature)
+static void learn_period(struct barrier_rank *r, uint64_t signature)
 {
 	r->signatures[r->round % KEYS] = signature;
 	for (uint32_t p = 1; p <= WINDOW_MAX; p++) {
@@ -89,7 +89,7 @@ void tandem_issue(struct barrier *b, struct barrier_rank *r, uint64_t comm, uint
 {
 	r->round++;
 	r->keys[r->round % KEYS] = comm;
-	learn(r, signature);
+	learn_period(r, signature);
 	if (r->round - b->verdict >= KEYS)
 		tandem_give_up(b);
 	tandem_offer(b);

@@ -25,7 +25,7 @@ static void send_to_all(struct coll *c, const struct coll_comm *m, struct coll_m
 }
 
 /* True if the member waits for something that will never complete. */
-static bool hopeless(const struct coll *c, const struct coll_comm *m, const struct seat *s)
+static bool waits_forever(const struct coll *c, const struct coll_comm *m, const struct seat *s)
 {
 	for (const struct join *j = c->joins; j; j = j->next)
 		if (j->rank == s->rank && j->seq && j->key == m->key && !j->aborted)
@@ -45,7 +45,7 @@ void abort_notify_members(struct coll *c, struct coll_comm *m)
 		const struct seat *s = &m->seats[i];
 
 		if (s->in_use && !s->closing)
-			c->io.broken(c->io.arg, s->rank, s->handle, hopeless(c, m, s));
+			c->io.broken(c->io.arg, s->rank, s->handle, waits_forever(c, m, s));
 	}
 }
 
@@ -74,7 +74,7 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 /* ---- operations that have come to rest --------------------------------------------------- */
 
 /* True if a step in progress may read or write the memory of a member that has aborted. */
-static bool moves(const struct coll *c, const struct coll_comm *m)
+static bool uses_memory(const struct coll *c, const struct coll_comm *m)
 {
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
 		if (p->comm == m && (p->op || p->dropped) && p->token)
@@ -119,7 +119,7 @@ void abort_turn(struct coll *c)
 			if (p->comm == m && p->op && p->owner != c->device && !p->token &&
 			    !p->awaited && (p->phase == FETCHING || p->phase == DELIVERING))
 				read_nothing(c, p);
-		if (!moves(c, m))
+		if (!uses_memory(c, m))
 			end_groups(c, m);
 	}
 }
@@ -134,7 +134,7 @@ static bool has_member(const struct coll_comm *m)
 	return false;
 }
 
-static bool awaits(const struct coll *c, const struct coll_comm *m)
+static bool has_open_pieces(const struct coll *c, const struct coll_comm *m)
 {
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
 		if (p->comm == m && abort_busy(p))
@@ -150,7 +150,7 @@ static bool all_without_members(const struct coll_comm *m)
 	return true;
 }
 
-static void drop(struct coll *c, struct coll_comm *m)
+static void drop_communicator(struct coll *c, struct coll_comm *m)
 {
 	for (struct coll_piece *p = c->pieces, *next; p; p = next) {
 		next = p->next;
@@ -168,12 +168,12 @@ void abort_sweep(struct coll *c)
 			continue;
 		for (uint32_t i = 0; i < m->seat_count; i++)
 			arrived_discard(c, m, m->seats[i].rank);
-		if (!m->no_members[c->device] && !awaits(c, m)) {
+		if (!m->no_members[c->device] && !has_open_pieces(c, m)) {
 			m->no_members[c->device] = true;
 			send_to_all(c, m, (struct coll_message){.kind = MSG_NO_MEMBERS});
 		}
 		if (all_without_members(m))
-			drop(c, m);
+			drop_communicator(c, m);
 	}
 }
 

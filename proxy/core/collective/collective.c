@@ -20,14 +20,14 @@ static const struct redop *redop_find(const struct coll *c, uint32_t rank, uint6
 }
 
 /* In an all-to-all, an arriving block could overwrite one that is not sent yet. */
-static bool overlaps(const struct rf_collective *o, uint64_t bytes)
+static bool blocks_overlap(const struct rf_collective *o, uint64_t bytes)
 {
 	return o->kind == RF_COLL_ALLTOALL && o->send < o->recv + bytes &&
 	       o->recv < o->send + bytes;
 }
 
-static int check(const struct coll *c, uint32_t rank, const struct coll_comm *m,
-		 const struct rf_collective *o, struct shape *shape, struct coll_call *call)
+static int check_call(const struct coll *c, uint32_t rank, const struct coll_comm *m,
+		      const struct rf_collective *o, struct shape *shape, struct coll_call *call)
 {
 	uint64_t size = dtype_bytes(o->dtype), blocks = o->kind < RF_COLL_SEND ? m->nranks : 1;
 	const struct redop *redop = NULL;
@@ -45,7 +45,7 @@ static int check(const struct coll *c, uint32_t rank, const struct coll_comm *m,
 			return NCCL_INVALID_ARGUMENT;
 		shape->root = shape_has_root(o->kind) ? (uint32_t)o->root : 0;
 	}
-	if (overlaps(o, o->count * size * m->nranks))
+	if (blocks_overlap(o, o->count * size * m->nranks))
 		return NCCL_INVALID_USAGE;
 	if (!shape_reduces(o->kind))
 		return 0;
@@ -71,7 +71,7 @@ static void submit_one(struct coll *c, struct coll_comm *m, uint32_t seat,
 	struct shape shape;
 	struct coll_call call;
 
-	check(c, s->rank, m, o, &shape, &call);
+	check_call(c, s->rank, m, o, &shape, &call);
 	call.group = g;
 	if (o->kind == RF_COLL_SEND)
 		send_start(c, m, seat, peer, o->send, &shape, g);
@@ -100,7 +100,7 @@ int op_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_coll
 		struct shape shape;
 		struct coll_call call;
 
-		error = ops[i].comm == comm ? check(c, rank, m, &ops[i], &shape, &call)
+		error = ops[i].comm == comm ? check_call(c, rank, m, &ops[i], &shape, &call)
 					    : NCCL_INVALID_ARGUMENT;
 	}
 	if (error || c->failed)
@@ -134,7 +134,7 @@ bool coll_nothing_to_do(struct coll *c, uint32_t rank, uint64_t comm,
 
 		if (ops[i].comm != comm || ops[i].kind == RF_COLL_SEND ||
 		    ops[i].kind == RF_COLL_RECV || ops[i].send != ops[i].recv ||
-		    check(c, rank, m, &ops[i], &shape, &call) || shape.op == PREMUL)
+		    check_call(c, rank, m, &ops[i], &shape, &call) || shape.op == PREMUL)
 			return false;
 	}
 	s->next_seq += count;

@@ -164,7 +164,7 @@ static void gathering_done(struct coll *c, const struct gathering *g)
 	}
 }
 
-static void refuse(struct coll *c, const struct gathering *g, uint32_t rank)
+static void refuse_split(struct coll *c, const struct gathering *g, uint32_t rank)
 {
 	engine_send(c, c->rank_device[rank],
 		    &(struct coll_message){.kind = MSG_MADE,
@@ -218,7 +218,7 @@ void comm_on_join(struct coll *c, uint32_t from, const struct coll_message *m)
 	g->color[m->b] = (int32_t)m->c;
 	g->order[m->b] = (int32_t)m->value;
 	if (g->refused)
-		refuse(c, g, m->from_rank);
+		refuse_split(c, g, m->from_rank);
 	if (++g->count < g->nranks)
 		return;
 	if (!g->refused)
@@ -249,7 +249,7 @@ void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
 	g->refused = true;
 	for (uint32_t i = 0; i < g->nranks; i++)
 		if (g->rank[i] != NONE)
-			refuse(c, g, g->rank[i]);
+			refuse_split(c, g, g->rank[i]);
 }
 
 /* ---- on every device --------------------------------------------------------------------- */
@@ -270,7 +270,7 @@ static bool join_remove(struct coll *c, uint32_t rank, uint64_t key, uint64_t se
 	return false;
 }
 
-static void joined(struct coll *c, struct coll_comm *m, const struct coll_message *origin)
+static void members_joined(struct coll *c, struct coll_comm *m, const struct coll_message *origin)
 {
 	for (uint32_t i = 0; i < m->nranks; i++) {
 		struct join j;
@@ -325,6 +325,6 @@ void comm_on_made(struct coll *c, uint32_t from, const struct coll_message *m)
 		struct coll_comm *made = comm_make(c, m->value, m->a, member);
 
 		if (made)
-			joined(c, made, m);
+			members_joined(c, made, m);
 	}
 }

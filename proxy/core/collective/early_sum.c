@@ -21,7 +21,7 @@ static bool in_place(const struct coll_call *call) { return call->send == call->
 
 /* Finds two seats that hold the two halves of a node; false: there are none, at this node or
  * below. */
-static bool find(const struct op *op, struct tree_node n, uint32_t *seats)
+static bool find_halves(const struct op *op, struct tree_node n, uint32_t *seats)
 {
 	if (n.hi - n.lo < 2)
 		return false;
@@ -31,7 +31,7 @@ static bool find(const struct op *op, struct tree_node n, uint32_t *seats)
 	seats[1] = op_holder(op, high);
 	if (seats[0] != NONE && seats[1] != NONE)
 		return in_place(&op->calls[seats[0]]) && in_place(&op->calls[seats[1]]);
-	return find(op, low, seats) || find(op, high, seats);
+	return find_halves(op, low, seats) || find_halves(op, high, seats);
 }
 
 static uint64_t piece_elements(const struct op *op)
@@ -39,7 +39,7 @@ static uint64_t piece_elements(const struct op *op)
 	return COLL_PIECE_BYTES / dtype_bytes(op->shape.dtype);
 }
 
-static bool begin(struct coll *c, struct op *op)
+static bool begin_sum(struct coll *c, struct op *op)
 {
 	const struct coll_comm *m = op->comm;
 	uint32_t seats[2], ranks[2], keeper;
@@ -49,7 +49,7 @@ static bool begin(struct coll *c, struct op *op)
 	    op->shape.kind != RF_COLL_ALLREDUCE || !op->shape.count)
 		return false;
 	op->early.looked = true;
-	if (!find(op, (struct tree_node){0, m->nranks}, seats))
+	if (!find_halves(op, (struct tree_node){0, m->nranks}, seats))
 		return false;
 	for (uint32_t i = 0; i < 2; i++) {
 		ranks[i] = m->seats[seats[i]].rank;
@@ -67,7 +67,7 @@ static bool begin(struct coll *c, struct op *op)
 }
 
 /* Afterwards one of the two seats holds the sum, the other nothing. */
-static void end(struct coll *c, struct op *op)
+static void end_sum(struct coll *c, struct op *op)
 {
 	struct coll_call *keeper = &op->calls[op->early.seats[op->early.keeper]];
 	uint32_t seat = op->early.seats[!op->early.keeper];
@@ -81,7 +81,7 @@ static void end(struct coll *c, struct op *op)
 }
 
 /* Called after the last step; comm_run begins the next work. */
-static void added(struct coll *c, struct coll_piece *p)
+static void sum_added(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;
 
@@ -89,7 +89,7 @@ static void added(struct coll *c, struct coll_piece *p)
 	op->running--;
 	c->early_running--;
 	if (++op->early.ended == op->early.pieces)
-		end(c, op);
+		end_sum(c, op);
 }
 
 static void start_piece(struct coll *c, struct op *op)
@@ -98,7 +98,7 @@ static void start_piece(struct coll *c, struct op *op)
 	uint64_t size = dtype_bytes(op->shape.dtype), at = op->early.next++ * piece_elements(op);
 	uint64_t left = op->shape.count - at,
 		 count = left < piece_elements(op) ? left : piece_elements(op);
-	struct coll_piece *p = piece_new(c, op->comm, &op->shape, ADDING, added);
+	struct coll_piece *p = piece_new(c, op->comm, &op->shape, ADDING, sum_added);
 
 	if (!p)
 		return;
@@ -128,6 +128,6 @@ static void start_piece(struct coll *c, struct op *op)
 void early_run(struct coll *c, struct op *op)
 {
 	while (!c->failed && c->early_running < EARLY_RUNNING &&
-	       (op->early.next < op->early.pieces || begin(c, op)))
+	       (op->early.next < op->early.pieces || begin_sum(c, op)))
 		start_piece(c, op);
 }

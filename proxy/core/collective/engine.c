@@ -33,7 +33,7 @@ static bool keep_early(struct coll *c, uint32_t from, const struct coll_message 
 	return true;
 }
 
-static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m)
+static void dispatch_message(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	struct coll_comm *comm = comm_by_key(c, m->key);
 	bool good = false;
@@ -102,7 +102,7 @@ static void engine_pump(struct coll *c)
 			c->inbox = in->next;
 			if (!c->inbox)
 				c->inbox_end = &c->inbox;
-			dispatch(c, in->from, &in->m);
+			dispatch_message(c, in->from, &in->m);
 			free(in);
 			continue;
 		}
@@ -135,7 +135,7 @@ void coll_receive(struct coll *c, uint32_t from, const struct peer_message *byte
 		engine_fail(c, "a message from device %u, which is not a peer", from);
 		return;
 	}
-	dispatch(c, from, &m);
+	dispatch_message(c, from, &m);
 	engine_pump(c);
 }
 

@@ -10,7 +10,7 @@
 
 #define OPS_AHEAD 65536u /* maximum number of operations by which a peer may be ahead */
 
-static uint32_t referee(const struct op *op)
+static uint32_t agreeing_device(const struct op *op)
 {
 	return op->comm->devices[op->seq % op->comm->device_count];
 }
@@ -99,7 +99,8 @@ void op_sweep(struct coll_comm *m, uint32_t device)
 	for (struct op **at = &m->ops; *at;) {
 		struct op *op = *at;
 
-		if (!op->finished || (referee(op) == device && op->hellos < m->device_count)) {
+		if (!op->finished ||
+		    (agreeing_device(op) == device && op->hellos < m->device_count)) {
 			at = &op->next;
 			continue;
 		}
@@ -160,7 +161,7 @@ uint32_t op_holder(const struct op *op, struct tree_node n)
 	return NONE;
 }
 
-static bool scaled(const struct op *op, uint32_t seat)
+static bool is_scaled(const struct op *op, uint32_t seat)
 {
 	const struct tree_node *n = &op->calls[seat].holds;
 
@@ -178,7 +179,7 @@ void op_copy_input(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t
 			       .dst = dst,
 			       .addr = p->op->calls[seat].send + at * size,
 			       .count = count * size});
-	if (scaled(p->op, seat))
+	if (is_scaled(p->op, seat))
 		step_add(c, p,
 			 (struct step){.kind = STEP_SCALE,
 				       .seat = seat,
@@ -192,7 +193,7 @@ struct coll_operand op_operand(struct coll *c, struct coll_piece *p, uint32_t se
 {
 	uint64_t send = p->op->calls[seat].send, size = dtype_bytes(p->shape.dtype);
 
-	if (!scaled(p->op, seat) && send % size == 0)
+	if (!is_scaled(p->op, seat) && send % size == 0)
 		return (struct coll_operand){.at = {.addr = send + at * size},
 					     .window = true,
 					     .rank = p->comm->seats[seat].rank};
@@ -220,14 +221,14 @@ void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct sh
 	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
 	struct coll_message hello = op_message(op, MSG_HELLO);
 
-	engine_send(c, referee(op), &hello);
+	engine_send(c, agreeing_device(op), &hello);
 }
 
 bool op_on_hello(struct coll *c, struct coll_comm *m, const struct coll_message *in)
 {
 	struct op *op = op_expected(c, m, in);
 
-	if (!op || referee(op) != c->device || op->hellos >= m->device_count)
+	if (!op || agreeing_device(op) != c->device || op->hellos >= m->device_count)
 		return false;
 	op->hellos++;
 	return op_shape(c, op, &in->shape, in->from_rank);

@@ -35,7 +35,7 @@
 
 /* The number of buffers needed to combine below this node, in addition to the one for its own
  * sum. */
-static uint32_t depth(struct tree_node n)
+static uint32_t scratch_blocks(struct tree_node n)
 {
 	uint32_t d = 0;
 
@@ -127,7 +127,7 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 		p->result = block_new(c, bytes, plan_participants(m, plan) > 1);
 	if (!alone)
 		p->partials = block_new(c, n * bytes, !owner);
-	p->scratch = block_new(c, depth(plan->sources) * bytes, false);
+	p->scratch = block_new(c, scratch_blocks(plan->sources) * bytes, false);
 	if (c->failed)
 		return;
 	to = alone ? p->result.at : p->partials.at;
@@ -227,7 +227,7 @@ static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uin
 	return index >= plan->dests.lo && index < plan->dests.hi;
 }
 
-static bool delivers(const struct coll_piece *p, const struct plan *plan)
+static bool delivers_here(const struct coll_piece *p, const struct plan *plan)
 {
 	for (uint32_t i = 0; i < p->comm->seat_count; i++)
 		if (delivers_to(p, plan, i))
@@ -342,7 +342,7 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 
 /* ---- scheduling ------------------------------------------------------------------------- */
 
-static void handed(struct coll *c, struct coll_piece *p)
+static void hand_ended(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;
 
@@ -364,7 +364,7 @@ static bool op_hand(struct coll *c, struct op *op)
 		if (call->receiver == i)
 			continue;
 		if (!p)
-			p = piece_new(c, op->comm, &op->shape, HANDING, handed);
+			p = piece_new(c, op->comm, &op->shape, HANDING, hand_ended);
 		if (p)
 			step_add(c, p,
 				 (struct step){.kind = STEP_HAND,
@@ -476,7 +476,7 @@ bool piece_on_result(struct coll *c, uint32_t from, struct coll_comm *m,
 	block_free(c, &p->partials);
 	steps_clear(p);
 	p->phase = FETCHING;
-	if (delivers(p, &plan))
+	if (delivers_here(p, &plan))
 		step_add(c, p,
 			 (struct step){.kind = STEP_FETCH,
 				       .device = from,

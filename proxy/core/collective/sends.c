@@ -54,7 +54,7 @@ static struct coll_piece *part_new(struct coll *c, struct coll_comm *m, enum pha
 	return p;
 }
 
-static uint64_t counted(uint64_t bytes) { return bytes > SENT_LEAST ? bytes : SENT_LEAST; }
+static uint64_t counted_bytes(uint64_t bytes) { return bytes > SENT_LEAST ? bytes : SENT_LEAST; }
 
 /* The condition is the same for all sends of a pair, whatever their sizes, so none overtakes
  * another. */
@@ -77,8 +77,8 @@ static void send_part(struct coll *c, struct sending *o)
 	p->partials = block_new(c, bytes, o->comm->device[o->peer] != c->device);
 	if (c->failed)
 		return;
-	s->unreceived[o->peer] += counted(bytes);
-	c->unreceived += counted(bytes);
+	s->unreceived[o->peer] += counted_bytes(bytes);
+	c->unreceived += counted_bytes(bytes);
 	if (bytes)
 		step_add(c, p,
 			 (struct step){.kind = STEP_READ,
@@ -132,10 +132,10 @@ static void send_end(struct coll *c, struct coll_piece *p)
 {
 	uint64_t *unreceived = &seat_of(p->comm, p->src)->unreceived[p->dst];
 
-	INVARIANT(c->unreceived >= *unreceived && *unreceived >= counted(p->partials.bytes),
+	INVARIANT(c->unreceived >= *unreceived && *unreceived >= counted_bytes(p->partials.bytes),
 		  "bytes that are taken were counted as not received");
-	*unreceived -= counted(p->partials.bytes);
-	c->unreceived -= counted(p->partials.bytes);
+	*unreceived -= counted_bytes(p->partials.bytes);
+	c->unreceived -= counted_bytes(p->partials.bytes);
 	piece_free(c, p);
 	sends_run(c);
 }

@@ -152,7 +152,7 @@ struct plan plan_make(const struct op *op, uint64_t number)
 	return p;
 }
 
-static bool present(const struct coll_comm *m, struct tree_node ranks, uint32_t device)
+static bool device_has_any(const struct coll_comm *m, struct tree_node ranks, uint32_t device)
 {
 	for (uint32_t i = ranks.lo; i < ranks.hi; i++)
 		if (m->device[i] == device)
@@ -162,7 +162,8 @@ static bool present(const struct coll_comm *m, struct tree_node ranks, uint32_t 
 
 bool plan_takes_part(const struct coll_comm *m, const struct plan *p, uint32_t device)
 {
-	return p->owner == device || present(m, p->sources, device) || present(m, p->dests, device);
+	return p->owner == device || device_has_any(m, p->sources, device) ||
+	       device_has_any(m, p->dests, device);
 }
 
 uint32_t plan_participants(const struct coll_comm *m, const struct plan *p)

@@ -35,7 +35,7 @@ static const char *comm_invalid(const struct coll *c, const struct coll_comm *m)
 	return NULL;
 }
 
-static bool listed(const struct coll *c, const struct coll_comm *comm)
+static bool is_listed(const struct coll *c, const struct coll_comm *comm)
 {
 	for (const struct coll_comm *m = c->comms; m; m = m->next)
 		if (m == comm)
@@ -52,6 +52,6 @@ const char *coll_invalid(const struct coll *c)
 	for (const struct coll_comm *m = c->comms; m && !wrong; m = m->next)
 		wrong = comm_invalid(c, m);
 	for (const struct coll_piece *p = c->pieces; p && !wrong; p = p->next)
-		WRONG(!listed(c, p->comm), "a piece is of a communicator that is here");
+		WRONG(!is_listed(c, p->comm), "a piece is of a communicator that is here");
 	return wrong;
 }

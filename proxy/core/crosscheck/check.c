@@ -73,8 +73,8 @@ static struct version digest_of(const struct rank_memory *m, const struct witnes
 	return digest_end(&d);
 }
 
-static bool add(struct check *c, const struct rank_memory *m, const struct pairs *pairs,
-		const struct witness *who)
+static bool add_content(struct check *c, const struct rank_memory *m, const struct pairs *pairs,
+			const struct witness *who)
 {
 	struct version digest = digest_of(m, who);
 	if (pairs_seen(pairs, digest, who))
@@ -110,7 +110,7 @@ static bool add_part(struct check *c, struct rank_memory *m, const struct pairs 
 			      .call_site = b ? b->call_site : 0,
 			      .key = c->key,
 			      .number = c->number};
-	return !looked_at(c, m, page) || add(c, m, pairs, &who);
+	return !looked_at(c, m, page) || add_content(c, m, pairs, &who);
 }
 
 static bool add_buffer(struct check *c, struct rank_memory *m, const struct pairs *pairs,
@@ -155,14 +155,14 @@ static bool add_all(struct check *c, struct rank_memory *m, const struct pairs *
 
 /* ---- a turn ---- */
 
-static void end(struct check *c)
+static void end_check(struct check *c)
 {
 	c->state = CHECK_NONE;
 	c->count = c->submitted = c->done = 0;
 }
 
-static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
-		  const struct pairs *pairs, bool gaps)
+static bool begin_content_check(struct check *c, struct rank_memory *m, struct checks *checks,
+				const struct pairs *pairs, bool gaps)
 {
 	c->missed |= !add_all(c, m, pairs, gaps);
 	c->fruitless = 0;
@@ -171,7 +171,7 @@ static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
 		c->count = 0;
 	}
 	if (!c->count) {
-		end(c);
+		end_check(c);
 		return true;
 	}
 	c->state = CHECK_RUNS;
@@ -183,23 +183,23 @@ void check_all(struct check *c, struct rank_memory *m, struct checks *checks,
 	       const struct pairs *pairs)
 {
 	c->looks = EVERY_PART;
-	begin(c, m, checks, pairs, true);
+	begin_content_check(c, m, checks, pairs, true);
 }
 
-static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
-		 const struct pairs *pairs, uint64_t now_ns)
+static bool wait_for_work(struct check *c, struct rank_memory *m, struct checks *checks,
+			  const struct pairs *pairs, uint64_t now_ns)
 {
 	if (!m->inflight && !memory_moving(m))
-		return begin(c, m, checks, pairs, false);
+		return begin_content_check(c, m, checks, pairs, false);
 	if (now_ns - c->since_ns < QUIET_NS)
 		return false;
 	c->fruitless++;
 	c->due = 0; /* it would not be quieter at the next ones */
-	end(c);
+	end_check(c);
 	return true;
 }
 
-static bool submit(struct check *c, struct rank_memory *m, const struct checks *checks)
+static bool submit_sums(struct check *c, struct rank_memory *m, const struct checks *checks)
 {
 	struct check_part *part = &c->parts[c->submitted];
 	struct hal_work work = {.kind = HAL_CHECKSUM};
@@ -231,9 +231,9 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 		void (*report)(void *arg, const struct pair *), void *arg)
 {
 	if (c->state == CHECK_WAITS && !gives_up)
-		return wait(c, m, checks, pairs, now_ns);
+		return wait_for_work(c, m, checks, pairs, now_ns);
 	if (c->state == CHECK_WAITS)
-		end(c);
+		end_check(c);
 	if (c->state == CHECK_NONE)
 		return false;
 	const struct hal *hal = checks->hal;
@@ -243,7 +243,7 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 		c->missed |= c->count != c->submitted;
 		c->count = c->submitted;
 	}
-	while (c->submitted < c->count && submit(c, m, checks))
+	while (c->submitted < c->count && submit_sums(c, m, checks))
 		;
 	uint64_t completed = hal->completed(checks->stream);
 	for (; c->done < c->submitted && c->parts[c->done].hal_seq <= completed; c->done++) {
@@ -258,7 +258,7 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 	bool changed = c->submitted + c->done != before;
 	if (c->done == c->count) {
 		memory_used(m);
-		end(c);
+		end_check(c);
 		changed = true;
 	}
 	return changed;

@@ -16,18 +16,18 @@ struct kept {
 	uint64_t used; /* 0: unused */
 };
 
-static bool equal(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
+static bool same_version(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
 
-static struct kept *find(const struct pairs *p, struct version digest)
+static struct kept *find_pair(const struct pairs *p, struct version digest)
 {
 	struct kept *set = p->kept ? &p->kept[digest.a % SETS * WAYS] : NULL;
 	for (uint32_t i = 0; set && i < WAYS; i++)
-		if (set[i].used && equal(set[i].pair.digest, digest))
+		if (set[i].used && same_version(set[i].pair.digest, digest))
 			return &set[i];
 	return NULL;
 }
 
-static struct kept *oldest(const struct pairs *p, struct version digest)
+static struct kept *oldest_pair(const struct pairs *p, struct version digest)
 {
 	struct kept *set = &p->kept[digest.a % SETS * WAYS], *found = set;
 	for (uint32_t i = 1; i < WAYS; i++)
@@ -45,9 +45,9 @@ enum pair_is pairs_add(struct pairs *p, const struct pair *pair, struct witness 
 {
 	if (!p->kept && !(p->kept = calloc((size_t)SETS * WAYS, sizeof *p->kept)))
 		return PAIR_NEW; /* nothing to compare it with */
-	struct kept *there = find(p, pair->digest);
+	struct kept *there = find_pair(p, pair->digest);
 	if (!there) {
-		*oldest(p, pair->digest) = (struct kept){*pair, ++p->clock};
+		*oldest_pair(p, pair->digest) = (struct kept){*pair, ++p->clock};
 		return PAIR_NEW;
 	}
 	there->used = ++p->clock;
@@ -62,7 +62,7 @@ enum pair_is pairs_add(struct pairs *p, const struct pair *pair, struct witness 
 
 bool pairs_seen(const struct pairs *p, struct version digest, const struct witness *who)
 {
-	const struct kept *there = find(p, digest);
+	const struct kept *there = find_pair(p, digest);
 	return there && who->chunk != NO_CHUNK && there->pair.who.chunk == who->chunk &&
 	       there->pair.who.device == who->device && same_time(&there->pair.who, who);
 }

@@ -108,8 +108,8 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 
 /* ---- to and from other devices ---- */
 
-static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *pair,
-		 const struct witness *other)
+static void send_pair(struct job *j, uint32_t to, uint32_t kind, const struct pair *pair,
+		      const struct witness *other)
 {
 	struct crosscheck_message message = {.kind = kind, .pair = *pair, .other = *other};
 	struct peer_message m = {0};
@@ -118,7 +118,7 @@ static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *p
 }
 
 /* Compares the content with known ones. False: it need not be forwarded. */
-static bool compare(struct job *j, const struct pair *pair)
+static bool compare_pair(struct job *j, const struct pair *pair)
 {
 	struct witness other = {0};
 	enum pair_is is = pairs_add(&j->crosscheck.pairs, pair, &other);
@@ -127,7 +127,7 @@ static bool compare(struct job *j, const struct pair *pair)
 	raise_alarm(j, pair, &other);
 	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
 		if (n != j->device)
-			send(j, n, MESSAGE_ALARM, pair, &other);
+			send_pair(j, n, MESSAGE_ALARM, pair, &other);
 	return false;
 }
 
@@ -186,7 +186,7 @@ void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message 
 	if (message.kind == MESSAGE_ALARM)
 		raise_alarm(j, &message.pair, &message.other);
 	else if (message.kind == MESSAGE_PAIR)
-		compare(j, &message.pair);
+		compare_pair(j, &message.pair);
 	else
 		job_fail(j, "a peer's messages are damaged");
 }
@@ -198,8 +198,8 @@ static void on_pair(void *job, const struct pair *pair)
 	struct job *j = job;
 	const struct witness none = {0};
 	j->crosscheck.checked++;
-	if (compare(j, pair) && j->device != 0)
-		send(j, 0, MESSAGE_PAIR, pair, &none);
+	if (compare_pair(j, pair) && j->device != 0)
+		send_pair(j, 0, MESSAGE_PAIR, pair, &none);
 }
 
 void crosscheck_turn(struct proxy *p)

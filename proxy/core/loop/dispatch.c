@@ -54,7 +54,8 @@ static int reply_error(const struct rank *r, const struct opcode *op, int error)
 }
 
 /* Describes a request and what happened to it. */
-static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, const char *what)
+static void describe_record(char text[RF_FAULT_BYTES], const struct rf_record *record,
+			    const char *what)
 {
 	const struct opcode *op = opcode_of(record);
 	char about[64] = "";
@@ -73,13 +74,13 @@ static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, 
 
 /* A refused request without a reply slot: the error is kept, and the rank's next calls return
  * it. */
-static void refuse(struct rank *r, const struct rf_record *record, int error)
+static void refuse_record(struct rank *r, const struct rf_record *record, int error)
 {
 	const struct opcode *op = opcode_of(record);
 	uint64_t comm = 0; /* 0: all communicators (for an operator) */
 	char text[RF_FAULT_BYTES], what[64];
 	snprintf(what, sizeof what, "was refused with error %d", error);
-	describe(text, record, what);
+	describe_record(text, record, what);
 	if (op && op->errors == ERRORS_NCCL && strncmp(op->about_name, "redop", 5))
 		memcpy(&comm, (const uint8_t *)record + op->about, sizeof comm);
 	if (op && op->errors == ERRORS_NCCL)
@@ -89,13 +90,13 @@ static void refuse(struct rank *r, const struct rf_record *record, int error)
 }
 
 /* Handles one record that is not a collective. False: it has to wait. */
-static bool dispatch(struct rank *r, const struct rf_record *record)
+static bool dispatch_record(struct rank *r, const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
 	int error = CU_NOT_SUPPORTED;
 	if (record->slot > RF_SLOT_COUNT || (record->slot && r->ring.replies >= RF_SLOT_COUNT)) {
 		char text[RF_FAULT_BYTES];
-		describe(text, record, "has no reply slot of its own");
+		describe_record(text, record, "has no reply slot of its own");
 		rank_fail(r, CU_INVALID_VALUE, text);
 		return true; /* the slots bound what may wait for replies */
 	}
@@ -111,7 +112,7 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 	if (record->slot)
 		ring_reply(r, record->slot, reply_error(r, op, error), NULL, 0);
 	else if (error)
-		refuse(r, record, error);
+		refuse_record(r, record, error);
 	return true;
 }
 
@@ -124,10 +125,11 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 		return false;
 	if (error == GROUP_BROKEN) {
 		char text[RF_FAULT_BYTES];
-		describe(text, &r->queue->group.first.r, "begins a broken group of collectives");
+		describe_record(text, &r->queue->group.first.r,
+				"begins a broken group of collectives");
 		rank_fail(r, CU_INVALID_VALUE, text);
 	} else if (error > 0) {
-		refuse(r, &r->queue->group.first.r, error);
+		refuse_record(r, &r->queue->group.first.r, error);
 	}
 	return true;
 }
@@ -162,7 +164,7 @@ void intake_wait_for_transfers(struct rank *r) { r->intake.waits_for_transfers =
 
 #define RECORDS_PER_TURN 512
 
-static void consume(struct rank *r)
+static void consume_record(struct rank *r)
 {
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
 	r->intake.record_waits = r->intake.full = false;
@@ -193,7 +195,7 @@ static void consume(struct rank *r)
 		if (kept || head->opcode == RF_OP_COLLECTIVE)
 			done = dispatch_group(r, kept ? NULL : (const void *)record, &at);
 		else
-			done = dispatch(r, head);
+			done = dispatch_record(r, head);
 		if (!done) {
 			r->intake.record_waits = true;
 			return;
@@ -251,7 +253,7 @@ static void answer_urgent(struct rank *r)
 void rank_consume(struct rank *r)
 {
 	uint64_t before = r->ring.tail.bytes, said = r->intake.records - r->intake.queries;
-	consume(r);
+	consume_record(r);
 	answer_urgent(r);
 	if (r->ring.tail.bytes == before)
 		return;

@@ -139,7 +139,7 @@ static bool job_in_flight(const struct job *j)
 
 #define MESSAGES_PER_TURN 8192 /* a faulty peer may send forever */
 
-static void receive(struct job *j)
+static void receive_messages(struct job *j)
 {
 	struct peer_message m;
 	uint32_t from, tag;
@@ -436,7 +436,7 @@ void job_check_order(struct job *j, int races) { j->check_order = races; }
 
 void job_turn(struct job *j)
 {
-	receive(j);
+	receive_messages(j);
 	detach_exited(j);
 	report_idle(j);
 	send_barrier(j);

@@ -100,7 +100,7 @@ static uint32_t add_waiter(struct futex_waitv *v, uint32_t n, void *word, uint32
 	return n < WAIT_MAX ? n + 1 : n;
 }
 
-static uint32_t collect(struct proxy *p, struct futex_waitv *v)
+static uint32_t collect_doorbells(struct proxy *p, struct futex_waitv *v)
 {
 	uint32_t *word, value, n = 0;
 	memset(v, 0, WAIT_MAX * sizeof *v);
@@ -118,14 +118,14 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 }
 
 /* Returns the earlier of two times; 0: no time. */
-static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
+static uint64_t sooner_of(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
 
 uint64_t loop_deadline_ns(const struct proxy *p)
 {
-	uint64_t first = sooner(slice_deadline_ns(p), crosscheck_deadline_ns(p));
-	first = sooner(first, opaque_deadline_ns(p));
+	uint64_t first = sooner_of(slice_deadline_ns(p), crosscheck_deadline_ns(p));
+	first = sooner_of(first, opaque_deadline_ns(p));
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
-		first = sooner(first, squash_deadline_ns(p->device.ranks[i]));
+		first = sooner_of(first, squash_deadline_ns(p->device.ranks[i]));
 	return first;
 }
 
@@ -135,7 +135,7 @@ static void sleep_until_called(struct proxy *p)
 {
 	struct futex_waitv v[WAIT_MAX];
 	struct timespec until;
-	uint32_t n = collect(p, v);
+	uint32_t n = collect_doorbells(p, v);
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
 		rank_sleep(p->device.ranks[i]);
 	set_sleeping(p, true);
@@ -162,7 +162,7 @@ static void sleep_until_called(struct proxy *p)
 
 /* True if the device will soon complete what something waits for. More is needed there at once
  * then, and a wake-up takes longer than a submission. */
-static bool near(const struct proxy *p)
+static bool completes_soon(const struct proxy *p)
 {
 	bool found = p->transfers.first != NULL;
 	for (uint32_t i = 0; i < p->device.rank_count && !found; i++)
@@ -189,7 +189,7 @@ static bool wait_for_more(struct proxy *p, struct waiting *w)
 {
 	if (spin_on(&w->spin, LOOP_SPIN_NS))
 		return false;
-	if (w->wanted || !spin_on(&w->spin, LOOP_NEAR_NS) || !near(p)) {
+	if (w->wanted || !spin_on(&w->spin, LOOP_NEAR_NS) || !completes_soon(p)) {
 		sleep_until_called(p);
 		return true;
 	}

@@ -10,20 +10,20 @@
 #include "queue/opaque_launch.h"
 #include "rank/rank.h"
 
-static void vote(struct rank *r)
+static void vote_on_measured(struct rank *r)
 {
 	struct dissent dissent;
 	if (launches_vote(&r->job->world.launches, &r->measure.it, &dissent))
 		crosscheck_dissent(r->job, r->measure.name, &dissent);
 }
 
-static bool turn(struct rank *r)
+static bool measuring_turn(struct rank *r)
 {
 	bool gives_up = r->async_error || r->end.closing || !opaque_folded(r);
 	enum measure_is is = measure_turn(&r->measure, &r->memory, &r->proxy->checks,
 					  opaque_still(r), gives_up, now_ns());
 	if (is == MEASURE_DONE)
-		vote(r);
+		vote_on_measured(r);
 	if (is == MEASURE_FAILED)
 		launches_blind(&r->job->world.launches, r->measure.it.id, r->rank);
 	if (is >= MEASURE_DONE)
@@ -34,7 +34,8 @@ static bool turn(struct rank *r)
 void opaque_turn(struct proxy *p)
 {
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
-		if (measure_holds(&p->device.ranks[i]->measure, NULL) && turn(p->device.ranks[i]))
+		if (measure_holds(&p->device.ranks[i]->measure, NULL) &&
+		    measuring_turn(p->device.ranks[i]))
 			turn_progress(&p->device.turn);
 }
 

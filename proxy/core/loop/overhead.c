@@ -8,7 +8,7 @@
 #include "loop/job.h"
 #include "rank/rank.h"
 
-static void become(struct proxy *p, struct job *job, enum overhead_kind to)
+static void count_as(struct proxy *p, struct job *job, enum overhead_kind to)
 {
 	struct overhead *l = &p->overhead;
 	if (l->job == job && (!job || l->to == to))
@@ -19,7 +19,7 @@ static void become(struct proxy *p, struct job *job, enum overhead_kind to)
 	*l = (struct overhead){.job = job, .to = to, .since_ns = now};
 }
 
-static bool runs(const struct proxy *p)
+static bool is_running(const struct proxy *p)
 {
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
 		if (p->device.ranks[i]->memory.inflight)
@@ -41,24 +41,24 @@ void overhead_turn(struct proxy *p)
 {
 	const struct slice *s = &p->slice;
 	const struct rank *waits;
-	if (runs(p))
-		become(p, NULL, 0);
+	if (is_running(p))
+		count_as(p, NULL, 0);
 	else if ((waits = waits_for_memory(p)))
-		become(p, waits->job, OVERHEAD_COPIES);
+		count_as(p, waits->job, OVERHEAD_COPIES);
 	else if (s->next)
-		become(p, s->next->job, OVERHEAD_SWITCHES);
+		count_as(p, s->next->job, OVERHEAD_SWITCHES);
 	else if (s->stuck)
-		become(p, s->stuck, OVERHEAD_WAITING);
+		count_as(p, s->stuck, OVERHEAD_WAITING);
 	else if (p->overhead.to != OVERHEAD_SWITCHES || !p->device.active || s->idle_since_ns)
-		become(p, NULL, 0);
+		count_as(p, NULL, 0);
 }
 
-void overhead_switches(struct rank *r) { become(r->proxy, r->job, OVERHEAD_SWITCHES); }
+void overhead_switches(struct rank *r) { count_as(r->proxy, r->job, OVERHEAD_SWITCHES); }
 
 void overhead_forget(const struct job *j)
 {
 	if (j->proxy->overhead.job == j)
-		become(j->proxy, NULL, 0);
+		count_as(j->proxy, NULL, 0);
 }
 
 uint64_t overhead_ns(const struct job *j, enum overhead_kind to)

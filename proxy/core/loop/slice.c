@@ -67,7 +67,7 @@ static bool could_run(const struct proxy *p, struct rank *r)
 }
 
 /* Returns the rank that has waited longest, if that is more than two rounds. */
-static struct rank *overdue(const struct proxy *p)
+static struct rank *overdue_rank(const struct proxy *p)
 {
 	struct rank *found = NULL;
 	for (uint32_t i = 0; i < p->device.rank_count; i++) {
@@ -82,7 +82,7 @@ static struct rank *overdue(const struct proxy *p)
 
 /* Returns the rank that meets the active rank first in the tree of a sum, which splits at powers of
  * two (collective/tree.h). */
-static struct rank *nearest(const struct proxy *p)
+static struct rank *nearest_in_tree(const struct proxy *p)
 {
 	const struct rank *active = p->device.active;
 	const struct job *j = active->job;
@@ -99,7 +99,7 @@ static struct rank *nearest(const struct proxy *p)
 
 /* Returns the rank that has waited longest: of other jobs than the active rank's, or of all jobs if
  * no rank is active. */
-static struct rank *longest(const struct proxy *p)
+static struct rank *longest_waiting(const struct proxy *p)
 {
 	const struct rank *active = p->device.active;
 	struct rank *found = NULL;
@@ -117,19 +117,19 @@ static struct rank *longest(const struct proxy *p)
  * has some, and examines few ranks twice. */
 static struct rank *next_with_kernel(const struct proxy *p)
 {
-	struct rank *found = overdue(p);
+	struct rank *found = overdue_rank(p);
 	if (!found && p->device.active)
-		found = nearest(p);
-	return found ? found : longest(p);
+		found = nearest_in_tree(p);
+	return found ? found : longest_waiting(p);
 }
 
-static bool blocked(const struct rank *r)
+static bool is_blocked(const struct rank *r)
 {
 	return r->ring.replies || r->intake.record_waits || r->intake.full || r->end.exited ||
 	       r->async_error;
 }
 
-static void activate(struct proxy *p, struct rank *r)
+static void activate_rank(struct proxy *p, struct rank *r)
 {
 	if (p->device.active != r) {
 		overhead_switches(r);
@@ -156,13 +156,13 @@ static void activation_ended(void *rank, enum memory_purpose purpose, int result
 	(void)purpose;
 	r->proxy->slice.target = NULL;
 	if (!result)
-		activate(r->proxy, r);
+		activate_rank(r->proxy, r);
 	else if (result != MEMORY_CANCELLED)
 		rank_fail(r, result, "the device has no space for its memory");
 }
 
 /* Makes the rank resident, and then active. */
-static void bring(struct proxy *p, struct rank *r)
+static void bring_to_active(struct proxy *p, struct rank *r)
 {
 	memory_alone(&r->memory, r->job->world.attached == 1);
 	if (memory_request(&r->memory, &(struct memory_request){.purpose = PURPOSE_ACTIVATE,
@@ -174,9 +174,9 @@ static void bring(struct proxy *p, struct rank *r)
 static void switch_to(struct proxy *p, struct rank *r)
 {
 	if (memory_resident(&r->memory) && !memory_moving(&r->memory))
-		activate(p, r);
+		activate_rank(p, r);
 	else
-		bring(p, r);
+		bring_to_active(p, r);
 }
 
 static bool quantum_expired(const struct proxy *p)
@@ -187,7 +187,7 @@ static bool quantum_expired(const struct proxy *p)
 }
 
 /* True if the active rank has nothing on the device, and nothing can be submitted now. */
-static bool idle(struct proxy *p, bool kernel)
+static bool is_idle(struct proxy *p, bool kernel)
 {
 	struct slice *s = &p->slice;
 	const struct rank *r = p->device.active;
@@ -200,8 +200,8 @@ static bool idle(struct proxy *p, bool kernel)
 	return !busy;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t earlier_of(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t later_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* The active rank is idle: returns until when it may continue by itself. */
 static uint64_t patience_ns(const struct proxy *p)
@@ -213,13 +213,13 @@ static uint64_t patience_ns(const struct proxy *p)
 	case COLL_LACKS_NO_RANK: return UINT64_MAX;
 	case COLL_LACKS_OTHERS:
 		until = s->idle_since_ns +
-			earlier(s->idle_since_ns - s->active_since_ns, OTHERS_NS);
+			earlier_of(s->idle_since_ns - s->active_since_ns, OTHERS_NS);
 		break;
 	default: break;
 	}
-	if (!blocked(r))
-		until = later(until,
-			      later(s->idle_since_ns, r->intake.silent_since_ns) + SILENT_NS);
+	if (!is_blocked(r))
+		until = later_of(until,
+				 later_of(s->idle_since_ns, r->intake.silent_since_ns) + SILENT_NS);
 	return until;
 }
 
@@ -241,8 +241,8 @@ static bool is_stuck(const struct job *j, uint64_t *moves, uint64_t *patience)
 		    memory_waits(&r->memory) || lack == COLL_LACKS_NO_RANK)
 			return false;
 		waits |= work == WORK_WAITS;
-		if (!blocked(r) || r->pending)
-			*patience = later(*patience, ALONE_NS);
+		if (!is_blocked(r) || r->pending)
+			*patience = later_of(*patience, ALONE_NS);
 		if (lack == COLL_LACKS_OTHERS)
 			*patience = OTHERS_NS;
 		*moves += r->queue->moves + r->intake.records - r->intake.queries;
@@ -295,7 +295,7 @@ static void relax_yield(struct proxy *p)
 	turn_progress(&p->device.turn);
 }
 
-static void yield(struct proxy *p, bool yields)
+static void set_yielding(struct proxy *p, bool yields)
 {
 	struct slice *s = &p->slice;
 	bool holds = p->device.active && (yields || (s->target && s->target != p->device.active)) &&
@@ -356,14 +356,14 @@ void slice_turn(struct proxy *p)
 	p->slice.stuck = NULL;
 	p->slice.next = NULL;
 	if (p->slice.target) { /* it may wait for memory of the active rank */
-		yield(p, p->device.yielding ||
-				 (p->device.active != p->slice.target && quantum_expired(p)));
+		set_yielding(p, p->device.yielding || (p->device.active != p->slice.target &&
+						       quantum_expired(p)));
 		return;
 	}
 	struct rank *active = p->device.active, *other;
 	if (active && !active->end.closing) {
 		bool kernel = rank_work(active) == WORK_KERNEL, over = quantum_expired(p);
-		bool busy = !idle(p, kernel), leaves = !busy || over;
+		bool busy = !is_idle(p, kernel), leaves = !busy || over;
 		bool prefetches = !p->no_prefetch && p->slice.prepared != p->device.memory.turns &&
 				  (over || ends_soon(p));
 		other = leaves || prefetches ? next_with_kernel(p) : NULL;
@@ -372,13 +372,13 @@ void slice_turn(struct proxy *p)
 		other = leaves ? other : NULL;
 		/* The rank that waited may be gone (NULL); then the active rank's time slice
 		 * continues. */
-		yield(p, other && over);
+		set_yielding(p, other && over);
 		if (p->device.yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
 		if (kernel && !memory_resident(&active->memory) && !active->memory.inflight)
-			bring(p, active);
+			bring_to_active(p, active);
 		if (!busy || over)
 			find_stuck_job(p, stuck);
 		if (busy || !other)
@@ -406,10 +406,10 @@ uint64_t slice_deadline_ns(const struct proxy *p)
 	bool runs = p->device.active && p->device.active != s->target && !p->device.yielding;
 	if ((idles || runs) && next_with_kernel(p)) {
 		until = idles ? patience_ns(p) : until;
-		until = runs ? earlier(until, s->active_since_ns + s->quantum_ns + 1) : until;
+		until = runs ? earlier_of(until, s->active_since_ns + s->quantum_ns + 1) : until;
 	}
-	until = earlier(until, stuck);
+	until = earlier_of(until, stuck);
 	if (s->blocked_since_ns && !p->device.yield_relaxed)
-		until = earlier(until, s->blocked_since_ns + s->patience_ns);
+		until = earlier_of(until, s->blocked_since_ns + s->patience_ns);
 	return until == UINT64_MAX ? 0 : until;
 }

@@ -14,7 +14,7 @@
 #include "rank/module.h"
 #include "rank/rank.h"
 
-static bool attached(const struct proxy *p, const struct rank *r)
+static bool is_attached(const struct proxy *p, const struct rank *r)
 {
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
 		if (p->device.ranks[i] == r)
@@ -99,7 +99,7 @@ static const char *job_invalid(const struct job *j)
 	uint32_t count = 0;
 	for (uint32_t n = 0; n < j->world.size; n++) {
 		count += j->world.ranks[n] != NULL;
-		WRONG(j->world.ranks[n] && !attached(j->proxy, j->world.ranks[n]),
+		WRONG(j->world.ranks[n] && !is_attached(j->proxy, j->world.ranks[n]),
 		      "a job's rank is not the device's");
 	}
 	WRONG(count != j->world.attached, "attached ranks of a job");
@@ -122,11 +122,11 @@ static const char *lists_invalid(const struct proxy *p)
 	WRONG(!next, "the next transfer is not listed");
 	WRONG(last != p->transfers.last, "the last transfer is not the last one");
 	for (const struct python_request *a = p->python_requests; a; a = a->next) {
-		WRONG(!attached(p, a->rank), "a request of a rank that is gone");
+		WRONG(!is_attached(p, a->rank), "a request of a rank that is gone");
 		WRONG(a->token > p->next_token, "a request that has not been made");
 	}
-	WRONG(p->device.active && !attached(p, p->device.active), "the active rank is gone");
-	WRONG(p->slice.target && !attached(p, p->slice.target), "the next active rank is gone");
+	WRONG(p->device.active && !is_attached(p, p->device.active), "the active rank is gone");
+	WRONG(p->slice.target && !is_attached(p, p->slice.target), "the next active rank is gone");
 	WRONG(p->device.rank_count != p->device.memory.count, "ranks that have memory here");
 	for (uint32_t i = 1; i < p->device.rank_count; i++)
 		WRONG(p->device.ranks[i - 1]->rank > p->device.ranks[i]->rank,

@@ -48,7 +48,7 @@ void chunk_release(struct device_memory *d, struct chunk *c)
 
 /* The only function that changes these counts, and so the only place where a chunk becomes or
  * ceases to be leaving or shared. */
-static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint32_t leaving)
+static void set_counts(struct device_memory *d, struct chunk *c, uint32_t refs, uint32_t leaving)
 {
 	INVARIANT(c->held && leaving <= refs && refs <= d->count,
 		  "a chunk has at most one page of each rank, and no more leave than there are");
@@ -67,7 +67,7 @@ static void write_protected_less(struct rank_memory *m, uint32_t count)
 	m->write_protected -= count;
 }
 
-static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *error)
+static bool map_chunk(struct rank_memory *m, uint32_t index, struct chunk *c, int *error)
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
@@ -79,12 +79,12 @@ static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *
 	page->common = false;
 	page->write_protected = c->refs;
 	m->write_protected += page->write_protected;
-	count(d, c, c->refs + 1, c->leaving);
+	set_counts(d, c, c->refs + 1, c->leaving);
 	return true;
 }
 
 /* Unmaps a page; returns the chunk that it had. */
-static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
+static struct chunk *unmap_chunk(struct rank_memory *m, uint32_t index)
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
@@ -92,7 +92,7 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 	INVARIANT(c && c->refs && c->leaving >= page->leaving,
 		  "a page that is unmapped is one of its chunk's pages");
 	c->unusable |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
-	count(d, c, c->refs - 1, c->leaving - page->leaving);
+	set_counts(d, c, c->refs - 1, c->leaving - page->leaving);
 	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = NULL;
 	page->leaving = page->write_protected = page->open = page->write_pending = false;
@@ -103,13 +103,13 @@ int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
 {
 	int error;
 	INVARIANT(m->missing, "a page that comes in was missing");
-	m->missing -= mapped(m, page, c, &error);
+	m->missing -= map_chunk(m, page, c, &error);
 	return error;
 }
 
 void page_unmap(struct rank_memory *m, uint32_t page)
 {
-	struct chunk *c = unmapped(m, page);
+	struct chunk *c = unmap_chunk(m, page);
 	m->pages[page].saved = m->pages[page].keyed = false;
 	m->missing++;
 	if (!c->refs)
@@ -118,9 +118,9 @@ void page_unmap(struct rank_memory *m, uint32_t page)
 
 int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
 {
-	struct chunk *old = unmapped(m, page);
+	struct chunk *old = unmap_chunk(m, page);
 	int error, again;
-	if (!mapped(m, page, c, &error) && !mapped(m, page, old, &again)) {
+	if (!map_chunk(m, page, c, &error) && !map_chunk(m, page, old, &again)) {
 		m->pages[page].saved = false;
 		m->missing++;
 	}
@@ -130,14 +130,14 @@ int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
 }
 
 /* The device has mapped the page to another chunk, which no other page refers to. */
-static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
+static void replace_chunk(struct rank_memory *m, uint32_t index, struct chunk *c)
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
 	struct chunk *old = page->chunk;
 	INVARIANT(old && old->refs && !c->refs, "a page that is replaced has a chunk");
-	count(d, old, old->refs - 1, old->leaving);
-	count(d, c, 1, 0);
+	set_counts(d, old, old->refs - 1, old->leaving);
+	set_counts(d, c, 1, 0);
 	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = c;
 	page->write_protected = page->open = page->write_pending = false;
@@ -153,7 +153,7 @@ void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)
 	d->chunks[number] = (struct chunk){.held = true};
 	d->used++;
 	m->pages[index].saved = false;
-	replaced(m, index, &d->chunks[number]);
+	replace_chunk(m, index, &d->chunks[number]);
 }
 
 int page_own(struct rank_memory *m, uint32_t index, struct chunk *c)
@@ -161,7 +161,7 @@ int page_own(struct rank_memory *m, uint32_t index, struct chunk *c)
 	struct device_memory *d = m->device;
 	int error = d->hal->space_own(m->space, page_addr(index), chunk_number(d, c));
 	if (!error)
-		replaced(m, index, c);
+		replace_chunk(m, index, c);
 	return error;
 }
 
@@ -170,7 +170,7 @@ void page_leaves(struct rank_memory *m, uint32_t index)
 	struct chunk *c = m->pages[index].chunk;
 	INVARIANT(c && !m->pages[index].leaving, "a page leaves once, and was resident");
 	m->pages[index].leaving = true;
-	count(m->device, c, c->refs, c->leaving + 1);
+	set_counts(m->device, c, c->refs, c->leaving + 1);
 }
 
 int pages_write_protect(struct rank_memory *m, uint32_t index, uint32_t count)

@@ -27,7 +27,7 @@ struct content content_of_bytes(const void *from, uint64_t bytes)
 
 /* Results cached for these pages are outdated. They stay valid where versions become private
  * without a write (versions.h). */
-static void changes(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+static void drop_cached(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	for (uint64_t p = page_at(addr); bytes && p <= page_at(addr + bytes - 1); p++) {
 		m->pages[p].digested = 0;
@@ -41,7 +41,7 @@ void content_is(struct rank_memory *m, uint64_t addr, uint64_t bytes, struct con
 	if (!in_heap(addr, bytes))
 		return;
 	versions_set(&m->versions, addr, bytes, content);
-	changes(m, addr, bytes);
+	drop_cached(m, addr, bytes);
 }
 
 void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
@@ -49,7 +49,7 @@ void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	if (!in_heap(addr, bytes))
 		return;
 	versions_private(&m->versions, addr, bytes);
-	changes(m, addr, bytes);
+	drop_cached(m, addr, bytes);
 }
 
 void content_distrust(struct rank_memory *m, uint32_t page)
@@ -71,7 +71,7 @@ void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t 
 		return;
 	}
 	versions_copy(&m->versions, to, &m->versions, from, bytes);
-	changes(m, to, bytes);
+	drop_cached(m, to, bytes);
 }
 
 bool content_absorb(const struct rank_memory *m, uint64_t addr, uint64_t bytes, struct digest *d)
@@ -166,7 +166,8 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 
 /* True if the bounds are wholly outside the buffer that the address points into: the reach then
  * concerns another buffer's content. */
-static bool elsewhere(const struct reach *reach, struct bound bound, const struct buffer *b)
+static bool reaches_other_buffer(const struct reach *reach, struct bound bound,
+				 const struct buffer *b)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
 	return __builtin_add_overflow(at, bound.low, &low) ||
@@ -213,7 +214,7 @@ static void footprint_buffer(struct rank_memory *m, struct digest *d, const stru
 		bool bounded = reach->bounded & uses[n];
 		if (!(reach->use & uses[n]) || (bounded && bound.low >= bound.high))
 			continue;
-		f->known &= !(bounded && elsewhere(reach, bound, b));
+		f->known &= !(bounded && reaches_other_buffer(reach, bound, b));
 		struct range part = part_of(reach, bound, b, uses[n]);
 		digest_word(d, uses[n]);
 		digest_word(d, part.addr - b->addr);
@@ -254,8 +255,8 @@ struct version content_version(struct rank_memory *m, const struct footprint *f)
 }
 
 /* The version of content that also depends on the previous content. */
-static struct version mixed(const struct rank_memory *m, const struct range *range, uint32_t number,
-			    struct version version)
+static struct version mixed_version(const struct rank_memory *m, const struct range *range,
+				    uint32_t number, struct version version)
 {
 	struct digest d;
 	digest_begin(&d);
@@ -277,7 +278,7 @@ static void pages_unknown(struct rank_memory *m, const struct range *range)
 }
 
 /* Each written range has its own part of what the version names. */
-static struct content part(uint32_t range, struct version version)
+static struct content content_part(uint32_t range, struct version version)
 {
 	return (struct content){version, range * RF_HEAP_BYTES, 0};
 }
@@ -290,7 +291,7 @@ bool content_committed(const struct rank_memory *m, const struct footprint *f)
 		if (!(range->use & REACH_WRITTEN) || range->use & REACH_PERHAPS)
 			continue;
 		any = true;
-		if (!content_holds(m, range->addr, range->bytes, part(i, f->key)))
+		if (!content_holds(m, range->addr, range->bytes, content_part(i, f->key)))
 			return false;
 	}
 	return any && f->keyed && !f->unordered;
@@ -310,8 +311,8 @@ void content_commit(struct rank_memory *m, const struct footprint *f, struct ver
 			pages_unknown(m, range);
 		else if (range->use & REACH_PERHAPS)
 			content_is(m, range->addr, range->bytes,
-				   (struct content){mixed(m, range, i, version), 0, 0});
+				   (struct content){mixed_version(m, range, i, version), 0, 0});
 		else
-			content_is(m, range->addr, range->bytes, part(i, version));
+			content_is(m, range->addr, range->bytes, content_part(i, version));
 	}
 }

@@ -17,7 +17,7 @@ bool copies_trusted(const struct rank_memory *m)
 	       !d->hal->space_error(m->space, NULL, 0);
 }
 
-static bool names(struct rank_memory *m, uint32_t page, const struct version *key)
+static bool is_copy_of(struct rank_memory *m, uint32_t page, const struct version *key)
 {
 	const struct version *digest = content_digest(m, page);
 	return digest->a == key->a && digest->b == key->b;
@@ -34,14 +34,14 @@ void copies_named(struct rank_memory *m, uint32_t index)
 bool copies_image_has(struct rank_memory *m, uint32_t index)
 {
 	struct page *page = &m->pages[index];
-	return page->saved ||
-	       (page->in_image && page->keyed && copies_trusted(m) && names(m, index, &page->key));
+	return page->saved || (page->in_image && page->keyed && copies_trusted(m) &&
+			       is_copy_of(m, index, &page->key));
 }
 
 bool copies_has(struct rank_memory *m, uint32_t page)
 {
 	const struct copy *c = m->pages[page].copy;
-	return c && copies_trusted(m) && names(m, page, &c->key);
+	return c && copies_trusted(m) && is_copy_of(m, page, &c->key);
 }
 
 struct copy *copies_find(struct rank_memory *m, uint32_t page)
@@ -49,7 +49,7 @@ struct copy *copies_find(struct rank_memory *m, uint32_t page)
 	const struct device_memory *d = m->device;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct copy *c = d->all[i]->pages[page].copy;
-		if (d->all[i]->group == m->group && c && names(m, page, &c->key))
+		if (d->all[i]->group == m->group && c && is_copy_of(m, page, &c->key))
 			return c;
 	}
 	return NULL;
@@ -118,7 +118,7 @@ static struct rank_memory *has_the_same(struct rank_memory *m, uint32_t page)
 }
 
 /* True if bytes were copied. */
-static bool merge(struct rank_memory *m, uint32_t page)
+static bool merge_page(struct rank_memory *m, uint32_t page)
 {
 	struct copy *c = copies_find(m, page);
 	struct rank_memory *other = c ? NULL : has_the_same(m, page);
@@ -159,7 +159,7 @@ static bool merge_fresh(struct rank_memory *m)
 		if (!only_in_image(page))
 			continue;
 		copy_forget(m, index); /* of what it held before it was written there */
-		copied = merge(m, index);
+		copied = merge_page(m, index);
 	}
 	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);
 	m->fresh_count -= i - kept;

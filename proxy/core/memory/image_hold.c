@@ -26,7 +26,7 @@ bool image_hold_active(const struct rank_memory *m) { return atomic_load(&hold_o
 void image_hold_overflow(struct rank_memory *m) { atomic_store(&hold_of(m)->overflowed, 1); }
 
 /* Uses a system call, which reports an error when there is no memory. */
-static bool written(const struct rank_memory *m, uint32_t page, uint64_t to)
+static bool write_page(const struct rank_memory *m, uint32_t page, uint64_t to)
 {
 	const uint8_t *from = m->image + page * RF_CHUNK_BYTES;
 	for (uint64_t done = 0; done < RF_CHUNK_BYTES;) {
@@ -47,7 +47,7 @@ void image_changes(struct rank_memory *m, uint32_t page)
 		return;
 	if (m->pages[page].in_image) {
 		if (h->pages >= ASIDE_PAGES ||
-		    !written(m, page, ASIDE_OFFSET + h->pages * RF_CHUNK_BYTES)) {
+		    !write_page(m, page, ASIDE_OFFSET + h->pages * RF_CHUNK_BYTES)) {
 			image_hold_overflow(m);
 			return;
 		}

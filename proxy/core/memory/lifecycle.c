@@ -35,7 +35,7 @@ void device_memory_close(struct device_memory *d, bool idle)
 	free(d->all);
 }
 
-static bool list(struct device_memory *d, struct rank_memory *m)
+static bool list_rank(struct device_memory *d, struct rank_memory *m)
 {
 	if (!grow_array((void **)&d->all, d->count, 1, &d->capacity, sizeof *d->all))
 		return false;
@@ -73,7 +73,7 @@ int memory_open(struct rank_memory *m, struct device_memory *d, uint64_t group, 
 	int error = d->hal->space_create(d->device, &m->space);
 	if (error)
 		return error;
-	if (!list(d, m))
+	if (!list_rank(d, m))
 		return CU_OUT_OF_MEMORY;
 	return d->hal->space_map_host(m->space, RF_PINNED_BASE(rank), channel_fd, RF_OFF_PINNED,
 				      RF_PINNED_SLOT_BYTES);

@@ -50,13 +50,13 @@ static bool has_source(struct rank_memory *m, uint32_t page)
 	return sharing_giver(m, page) != NULL;
 }
 
-static bool forgotten(struct rank_memory *m, uint32_t page)
+static bool forget_digest(struct rank_memory *m, uint32_t page)
 {
 	m->pages[page].digested = 0;
 	return true;
 }
 
-static bool taken(struct rank_memory *m, uint32_t page)
+static bool take_page(struct rank_memory *m, uint32_t page)
 {
 	const struct rank_memory *o = sharing_giver(m, page);
 	m->pages[page].backoff_by_other = false;          /* its own copies decide from now on */
@@ -79,9 +79,9 @@ enum result_mapping memory_map_result(struct rank_memory *m, const struct footpr
 	content_commit(m, f, f->key);
 	if (all_written(m, f, has_source)) {
 		versions_close(&before);
-		return all_written(m, f, taken) ? MAPPED_DONE : MAPPED_FAILED;
+		return all_written(m, f, take_page) ? MAPPED_DONE : MAPPED_FAILED;
 	}
 	versions_back(&m->versions, &before);
-	all_written(m, f, forgotten);
+	all_written(m, f, forget_digest);
 	return MAPPED_NONE;
 }

@@ -67,11 +67,11 @@ static inline bool move_inwards(const struct move *v)
 {
 	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
 }
-static inline bool prefetches(const struct rank_memory *m)
+static inline bool is_prefetching(const struct rank_memory *m)
 {
 	return m->request.state && m->request.purpose == PURPOSE_PREFETCH;
 }
-static inline void prepared(struct rank_memory *m) /* a page was prefetched */
+static inline void count_prefetched(struct rank_memory *m) /* a page was prefetched */
 {
 	m->device->prepared++;
 	m->counted.prepared++;

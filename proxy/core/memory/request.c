@@ -2,7 +2,7 @@
  * release chunks. memory.h states the rules and why they cannot deadlock. */
 #include "memory_parts.h"
 
-static void finish(struct memory_request *q, int result)
+static void finish_request(struct memory_request *q, int result)
 {
 	struct device_memory *d = q->memory->device;
 	struct memory_request **at = &d->requests;
@@ -16,7 +16,7 @@ static void finish(struct memory_request *q, int result)
 		q->over(q->arg, q->purpose, result);
 }
 
-static void enqueue(struct memory_request *q)
+static void enqueue_request(struct memory_request *q)
 {
 	struct memory_request **at = &q->memory->device->requests;
 	INVARIANT(*at != q, "a request is listed once");
@@ -44,7 +44,7 @@ bool memory_request(struct rank_memory *m, const struct memory_request *wanted)
 	q->result = CU_OK;
 	q->memory = m;
 	m->whole = q->purpose == PURPOSE_SAVE || (m->whole && q->purpose == PURPOSE_COPY);
-	enqueue(q);
+	enqueue_request(q);
 	m->device->progress = true;
 	return true;
 }
@@ -60,7 +60,7 @@ void memory_cancel(struct rank_memory *m)
 		if (memory_moving(m))
 			return;
 	}
-	finish(q, MEMORY_CANCELLED);
+	finish_request(q, MEMORY_CANCELLED);
 }
 
 void memory_changes(struct rank_memory *m)
@@ -91,7 +91,7 @@ void memory_activated(struct rank_memory *m)
 
 /* ---- what a request needs ---- */
 
-static bool brings(const struct memory_request *q)
+static bool makes_resident(const struct memory_request *q)
 {
 	return q->purpose == PURPOSE_ACTIVATE || q->purpose == PURPOSE_PREFETCH;
 }
@@ -102,7 +102,7 @@ static bool in_range(const struct memory_request *q, uint32_t page)
 }
 
 /* True if the request needs a move of this live page; `kind` is the move. */
-static bool needs(const struct memory_request *q, uint32_t index, enum move_kind *kind)
+static bool needs_move(const struct memory_request *q, uint32_t index, enum move_kind *kind)
 {
 	const struct page *page = &q->memory->pages[index];
 	switch (q->purpose) {
@@ -118,16 +118,16 @@ static bool needs(const struct memory_request *q, uint32_t index, enum move_kind
 	}
 }
 
-static bool fulfilled(const struct memory_request *q)
+static bool request_fulfilled(const struct memory_request *q)
 {
 	const struct rank_memory *m = q->memory;
 	enum move_kind kind;
-	if (brings(q))
+	if (makes_resident(q))
 		return !m->missing; /* checked in each turn, so no search */
 	if (q->purpose == PURPOSE_COPY)
 		return !q->bytes || memory_owns(m, q->addr, q->bytes);
 	for (uint32_t i = 0; i < m->live_count; i++)
-		if (needs(q, m->live[i], &kind))
+		if (needs_move(q, m->live[i], &kind))
 			return false;
 	return true;
 }
@@ -143,7 +143,7 @@ static int64_t chunks_needed(const struct memory_request *q)
 		return 0;
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		const struct chunk *c = m->pages[m->live[i]].chunk;
-		if (needs(q, m->live[i], &kind))
+		if (needs_move(q, m->live[i], &kind))
 			count += c ? c->refs - c->leaving > 1 : !sharing_giver(m, m->live[i]);
 	}
 	return count;
@@ -160,7 +160,7 @@ static bool can_yield(const struct memory_request *q, const struct rank_memory *
 }
 
 /* The least recently active of the ranks that can release chunks and were not chosen yet. */
-static struct rank_memory *victim(const struct device_memory *d)
+static struct rank_memory *choose_victim(const struct device_memory *d)
 {
 	struct rank_memory *oldest = NULL;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -181,10 +181,11 @@ static void forget_chosen(const struct device_memory *d)
 
 /* True if releasing the page would free nothing, because the requester refers to its chunk or can
  * share it. */
-static bool wanted(const struct memory_request *q, const struct rank_memory *m, uint32_t page)
+static bool would_free_nothing(const struct memory_request *q, const struct rank_memory *m,
+			       uint32_t page)
 {
 	struct rank_memory *r = q->memory;
-	if (r->pages[page].chunk || !r->pages[page].buffers || !brings(q))
+	if (r->pages[page].chunk || !r->pages[page].buffers || !makes_resident(q))
 		return r->pages[page].chunk == m->pages[page].chunk;
 	const struct rank_memory *giver = sharing_giver(r, page);
 	return giver && giver->pages[page].chunk == m->pages[page].chunk;
@@ -220,11 +221,11 @@ static void take_chunks(const struct memory_request *q, int64_t needed, bool sev
 	struct device_memory *d = q->memory->device;
 	struct rank_memory *m;
 	forget_chosen(d);
-	while (chunks_available(d) < needed && (m = victim(d)))
+	while (chunks_available(d) < needed && (m = choose_victim(d)))
 		for (uint32_t i = 0; i < m->live_count && chunks_available(d) < needed; i++) {
 			uint32_t page = m->live[i];
 			const struct chunk *c = m->pages[page].chunk;
-			if (!c || m->pages[page].leaving || wanted(q, m, page) ||
+			if (!c || m->pages[page].leaving || would_free_nothing(q, m, page) ||
 			    (c->refs - c->leaving > 1) != several || !all_give(q, c, page))
 				continue;
 			move_out(d, c, page);
@@ -242,7 +243,7 @@ static void take_references(const struct memory_request *q)
 		if (chunks_available(m->device) >= chunks_needed(q))
 			return;
 		const struct chunk *c = m->pages[page].chunk;
-		if (needs(q, page, &kind) && all_give(q, c, page))
+		if (needs_move(q, page, &kind) && all_give(q, c, page))
 			move_out(m->device, c, page);
 	}
 }
@@ -251,7 +252,7 @@ static void take_references(const struct memory_request *q)
 static void stop_prefetching(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
-		if (d->all[i]->request.state == REQUEST_ACTIVE && prefetches(d->all[i]))
+		if (d->all[i]->request.state == REQUEST_ACTIVE && is_prefetching(d->all[i]))
 			memory_cancel(d->all[i]);
 }
 
@@ -266,7 +267,7 @@ static bool make_chunks(struct memory_request *q)
 		return true;
 	if (!spare)
 		stop_prefetching(d);
-	if (brings(q) && (q->result = memory_merge(q->memory)))
+	if (makes_resident(q) && (q->result = memory_merge(q->memory)))
 		return true; /* it has failed */
 	for (uint32_t i = 0; i < d->count; i++) {
 		memory_sweep(d->all[i]);
@@ -284,30 +285,30 @@ static bool make_chunks(struct memory_request *q)
 /* ---- service ---- */
 
 /* For a request without moves in progress: finishes it if it is complete or impossible. */
-static bool over(struct memory_request *q)
+static bool finish_if_over(struct memory_request *q)
 {
 	const struct device_memory *d = q->memory->device;
 	if (q->result)
-		finish(q, q->result);
-	else if (fulfilled(q))
-		finish(q, CU_OK);
+		finish_request(q, q->result);
+	else if (request_fulfilled(q))
+		finish_request(q, CU_OK);
 	else if (q->purpose != PURPOSE_SAVE &&
 		 q->memory->live_count - q->memory->dying > d->total - d->unusable)
-		finish(q, CU_OUT_OF_MEMORY);
+		finish_request(q, CU_OUT_OF_MEMORY);
 	return !q->state;
 }
 
 /* Does what needs no move: shares another rank's page, or opens a page of the rank's own. */
-static bool at_once(struct memory_request *q, uint32_t index)
+static bool serve_without_move(struct memory_request *q, uint32_t index)
 {
 	struct rank_memory *m = q->memory, *giver = NULL;
 	struct page *page = &m->pages[index];
-	if (brings(q)) {
+	if (makes_resident(q)) {
 		giver = sharing_giver(m, index);
 		if (giver)
 			q->result = sharing_take(m, giver, index);
-		if (giver && prefetches(m))
-			prepared(m);
+		if (giver && is_prefetching(m))
+			count_prefetched(m);
 		return giver;
 	}
 	if (q->purpose != PURPOSE_COPY || page->chunk->refs > 1)
@@ -330,7 +331,7 @@ static bool copies_while_running(const struct memory_request *q)
 	if (q->purpose != PURPOSE_COPY || !d->hal->space_own || m->fenced)
 		return false;
 	for (uint32_t i = 0; i < m->live_count; i++)
-		for (uint32_t n = 0; needs(q, m->live[i], &kind) && n < d->count; n++) {
+		for (uint32_t n = 0; needs_move(q, m->live[i], &kind) && n < d->count; n++) {
 			const struct page *page = &d->all[n]->pages[m->live[i]];
 			if (page->open && page->chunk == m->pages[m->live[i]].chunk)
 				return false;
@@ -345,17 +346,17 @@ bool memory_copies_while_running(struct rank_memory *m, uint64_t addr, uint64_t 
 }
 
 /* False: no part of it could be done. */
-static bool begin(struct memory_request *q)
+static bool begin_request(struct memory_request *q)
 {
 	struct rank_memory *m = q->memory;
 	enum move_kind kind;
 	bool any = false;
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
-		if (needs(q, m->live[i], &kind))
-			any |= at_once(q, m->live[i]);
+		if (needs_move(q, m->live[i], &kind))
+			any |= serve_without_move(q, m->live[i]);
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
-		if (needs(q, m->live[i], &kind) &&
-		    ((prefetches(m) && chunks_available(m->device) < 1) ||
+		if (needs_move(q, m->live[i], &kind) &&
+		    ((is_prefetching(m) && chunks_available(m->device) < 1) ||
 		     !move_add(m, m->live[i], kind)))
 			break; /* no free capacity, or host memory is short */
 	if (memory_moving(m))
@@ -363,7 +364,7 @@ static bool begin(struct memory_request *q)
 	return any || memory_moving(m) || q->result;
 }
 
-static bool saves(const struct memory_request *q)
+static bool saves_and_stays(const struct memory_request *q)
 {
 	return q->state && q->purpose == PURPOSE_SAVE && q->stay;
 }
@@ -372,10 +373,10 @@ static bool saves(const struct memory_request *q)
 static bool comes_later(const struct memory_request *q)
 {
 	const struct device_memory *d = q->memory->device;
-	for (uint32_t i = 0; i < d->count && saves(q); i++) {
+	for (uint32_t i = 0; i < d->count && saves_and_stays(q); i++) {
 		const struct rank_memory *m = d->all[i];
-		if (m != q->memory && m->group == q->memory->group && saves(&m->request) &&
-		    memory_moving(m))
+		if (m != q->memory && m->group == q->memory->group &&
+		    saves_and_stays(&m->request) && memory_moving(m))
 			return true;
 	}
 	return false;
@@ -389,11 +390,11 @@ static bool serve_one(struct device_memory *d)
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		if (q->state == REQUEST_ACTIVE && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
-			if (prefetches(q->memory)) {
-				finish(q, q->result); /* with the pages that have come in */
+			if (is_prefetching(q->memory)) {
+				finish_request(q, q->result); /* with the pages that have come in */
 				return true;
 			}
-			if (over(q))
+			if (finish_if_over(q))
 				return true;
 		}
 	}
@@ -403,7 +404,7 @@ static bool serve_one(struct device_memory *d)
 		    (q->purpose == PURPOSE_SAVE && m->inflight))
 			continue;
 		memory_sweep(m);
-		if (over(q))
+		if (finish_if_over(q))
 			return true;
 		if (m->inflight && !copies_while_running(q))
 			continue;
@@ -414,10 +415,10 @@ static bool serve_one(struct device_memory *d)
 			chunks_are_short = true;
 			continue;
 		}
-		if (begin(q))
+		if (begin_request(q))
 			return true;
-		if (prefetches(m)) {
-			finish(q, CU_OK);
+		if (is_prefetching(m)) {
+			finish_request(q, CU_OK);
 			return true;
 		}
 	}

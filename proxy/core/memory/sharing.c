@@ -13,21 +13,24 @@
 
 /* ---- what a rank may write ---- */
 
-static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
+static bool has_no_work_in_flight(const struct rank_memory *m)
+{
+	return !m->inflight && !memory_moving(m);
+}
 
 /* True if the work in flight writes only what it declares, write-protected or not, and nothing that
  * is shared. */
-static bool exactly(const struct rank_memory *m)
+static bool writes_only_declared(const struct rank_memory *m)
 {
 	return memory_only_exact(m) && !memory_moving(m) && m->device->hal->space_own;
 }
 
-static bool refers(const struct rank_memory *m, uint64_t page, const struct chunk *c)
+static bool page_refers_to(const struct rank_memory *m, uint64_t page, const struct chunk *c)
 {
 	return c && m->pages[page].chunk == c;
 }
 
-static bool owned(const struct page *page)
+static bool page_owned(const struct page *page)
 {
 	return !page->chunk || (!page->write_protected && (!page->open || page->chunk->refs == 1));
 }
@@ -49,12 +52,13 @@ bool sharing_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	pages_of(addr, bytes, &from, &to);
 	if (to - from > m->live_count) { /* much of it is not live */
 		for (uint32_t i = 0; i < m->live_count; i++)
-			if (m->live[i] >= from && m->live[i] < to && !owned(&m->pages[m->live[i]]))
+			if (m->live[i] >= from && m->live[i] < to &&
+			    !page_owned(&m->pages[m->live[i]]))
 				return false;
 		return true;
 	}
 	for (; from < to; from++)
-		if (!owned(&m->pages[from]))
+		if (!page_owned(&m->pages[from]))
 			return false;
 	return true;
 }
@@ -99,29 +103,30 @@ static int crosscheck_others(const struct rank_memory *m, uint32_t page)
 	for (uint32_t i = 0; i < d->count && !error; i++) {
 		struct rank_memory *o = d->all[i];
 		if (opened_by(o, m, page))
-			error = quiet(o) ? page_write_protect(o, page) : CU_NOT_READY;
+			error = has_no_work_in_flight(o) ? page_write_protect(o, page)
+							 : CU_NOT_READY;
 	}
 	return error;
 }
 
-static void pays(const struct rank_memory *m, uint32_t page)
+static void forget_backoff(const struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	for (uint32_t i = 0; i < d->count; i++)
-		if (refers(d->all[i], page, m->pages[page].chunk))
+		if (page_refers_to(d->all[i], page, m->pages[page].chunk))
 			d->all[i]->pages[page].backoff = 0;
 }
 
-static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
+static bool page_shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
 
 /* The number of pages from this one on that have the same state: write-protected or not, shared or
  * not. A page that is shared and not write-protected is open. Each change of a mapping is a system
  * call, for any number of neighbouring pages. */
-static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
+static uint32_t pages_in_same_state(const struct rank_memory *m, uint64_t from, uint64_t to)
 {
 	const struct page *first = &m->pages[from], *page = first + 1;
 	while (page < &m->pages[to] && page->write_protected == first->write_protected &&
-	       shared(page) == shared(first))
+	       page_shared(page) == page_shared(first))
 		page++;
 	return (uint32_t)(page - first);
 }
@@ -133,10 +138,11 @@ bool memory_may_open(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	for (pages_of(addr, bytes, &from, &to); from < to; from++) {
 		if (!m->pages[from].write_protected)
 			continue;
-		if (!quiet(m) && !exactly(m))
+		if (!has_no_work_in_flight(m) && !writes_only_declared(m))
 			return false;
 		for (uint32_t i = 0; i < d->count; i++)
-			if (opened_by(d->all[i], m, (uint32_t)from) && !quiet(d->all[i]))
+			if (opened_by(d->all[i], m, (uint32_t)from) &&
+			    !has_no_work_in_flight(d->all[i]))
 				return false;
 	}
 	return true;
@@ -148,17 +154,17 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	uint32_t count;
 	int error = CU_OK;
 	for (pages_of(addr, bytes, &from, &to); from < to && !error; from += count) {
-		count = alike(m, from, to);
+		count = pages_in_same_state(m, from, to);
 		if (!m->pages[from].write_protected)
 			continue;
-		error = quiet(m) || exactly(m) ? CU_OK : CU_NOT_READY;
+		error = has_no_work_in_flight(m) || writes_only_declared(m) ? CU_OK : CU_NOT_READY;
 		for (uint32_t i = 0; i < count && !error; i++)
 			error = crosscheck_others(m, (uint32_t)from + i);
 		if (!error)
-			error = pages_open(m, (uint32_t)from, count, shared(&m->pages[from]));
+			error = pages_open(m, (uint32_t)from, count, page_shared(&m->pages[from]));
 		m->device->opened_early += !error && m->inflight ? count : 0;
 		for (uint32_t i = 0; i < count; i++)
-			pays(m, (uint32_t)from + i);
+			forget_backoff(m, (uint32_t)from + i);
 	}
 	return error;
 }
@@ -169,17 +175,18 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 		const struct page *page = &m->pages[m->live[i]];
 		if (!page->open)
 			continue;
-		if (!most-- || !(quiet(m) || exactly(m)))
+		if (!most-- || !(has_no_work_in_flight(m) || writes_only_declared(m)))
 			return false;
-		if (!shared(page)) /* no other rank shares it any more: it is the rank's own */
+		if (!page_shared(page)) /* no other rank shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);
 		else /* a page that could not be write-protected stays open and not owned */
-			pages_write_protect(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
+			pages_write_protect(m, m->live[i],
+					    pages_in_same_state(m, m->live[i], HEAP_PAGES));
 	}
 	return true;
 }
 
-static bool within(const struct memory_range *ranges, uint32_t count, uint64_t page)
+static bool in_some_range(const struct memory_range *ranges, uint32_t count, uint64_t page)
 {
 	uint64_t from, to;
 	for (uint32_t i = 0; i < count; i++) {
@@ -194,12 +201,12 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 		 bool trusted)
 {
 	int error = CU_OK;
-	if (!quiet(m))
+	if (!has_no_work_in_flight(m))
 		return CU_NOT_READY;
 	for (uint32_t i = 0; i < m->live_count && !error; i++) {
 		uint32_t index = m->live[i];
 		const struct page *page = &m->pages[index];
-		if (!page->chunk || page->write_protected || within(ranges, count, index))
+		if (!page->chunk || page->write_protected || in_some_range(ranges, count, index))
 			continue;
 		if (!page->write_pending) /* a kept page is about to be written by another work */
 			error = page_write_protect(m, index);
@@ -212,12 +219,12 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 
 /* ---- which ranks share ---- */
 
-static bool there(const struct page *page) { return page->buffers || page->chunk; }
+static bool page_exists(const struct page *page) { return page->buffers || page->chunk; }
 
 /* True if `o` refers to the chunk of any of the pages; `all`: of each page that is live or resident
  * in either rank. Neither rank can write the other pages. */
-static bool shares(const struct rank_memory *m, const struct rank_memory *o,
-		   const struct memory_range *ranges, uint32_t count, bool *all)
+static bool shares_pages(const struct rank_memory *m, const struct rank_memory *o,
+			 const struct memory_range *ranges, uint32_t count, bool *all)
 {
 	bool any = false;
 	uint64_t from, to;
@@ -225,9 +232,9 @@ static bool shares(const struct rank_memory *m, const struct rank_memory *o,
 	for (uint32_t i = 0; i < count; i++)
 		for (pages_of(ranges[i].addr, ranges[i].bytes, &from, &to); from < to; from++) {
 			const struct page *page = &m->pages[from];
-			bool it = refers(o, from, page->chunk);
+			bool it = page_refers_to(o, from, page->chunk);
 			any |= it;
-			*all &= it || !(there(page) || there(&o->pages[from]));
+			*all &= it || !(page_exists(page) || page_exists(&o->pages[from]));
 		}
 	return any;
 }
@@ -242,7 +249,7 @@ uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
 		bool all = true;
-		if (o != m && !(o->group == m->group && shares(m, o, ranges, count, &all)))
+		if (o != m && !(o->group == m->group && shares_pages(m, o, ranges, count, &all)))
 			continue;
 		*exactly &= all && found < capacity;
 		if (found < capacity)
@@ -256,7 +263,7 @@ static bool shared_before(const struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	uint32_t i = 0;
-	while (d->all[i] != m && !refers(d->all[i], page, m->pages[page].chunk))
+	while (d->all[i] != m && !page_refers_to(d->all[i], page, m->pages[page].chunk))
 		i++;
 	return d->all[i] != m;
 }
@@ -274,7 +281,7 @@ uint64_t memory_shared(const struct rank_memory *m, bool once)
 /* ---- sharing of pages ---- */
 
 /* A rank that is being swapped out can share the pages that are not leaving. */
-static bool gives(const struct rank_memory *m)
+static bool may_share(const struct rank_memory *m)
 {
 	const struct hal *hal = m->device->hal;
 	return m->device->shares && !m->inflight && !m->distrusted && !m->stopped &&
@@ -282,7 +289,7 @@ static bool gives(const struct rank_memory *m)
 	       !hal->space_error(m->space, NULL, 0);
 }
 
-static bool has(const struct rank_memory *m, uint32_t index)
+static bool page_may_be_shared(const struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
 	return page->buffers && page->chunk && !page->leaving && !page->write_pending &&
@@ -294,8 +301,8 @@ static struct rank_memory *find_holder(struct rank_memory *m, uint32_t page, boo
 	struct device_memory *d = m->device;
 	for (uint32_t i = 0; d->shares && !m->distrusted && i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
-		if (o != m && o->group == m->group && has(o, page) && (!now || gives(o)) &&
-		    content_same(m, o, page))
+		if (o != m && o->group == m->group && page_may_be_shared(o, page) &&
+		    (!now || may_share(o)) && content_same(m, o, page))
 			return o;
 	}
 	return NULL;
@@ -378,7 +385,7 @@ bool sharing_backs_off(const struct rank_memory *m, uint32_t page)
 
 /* A rank with the same content in another chunk that has at least as many references, preferably
  * the most, so that one chunk remains in the end. */
-static struct rank_memory *better(struct rank_memory *m, uint32_t page)
+static struct rank_memory *find_preferred_holder(struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	const struct chunk *best = m->pages[page].chunk;
@@ -387,7 +394,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 		struct rank_memory *o = d->all[i];
 		const struct chunk *c = o->gives ? o->pages[page].chunk : NULL;
 		if (!c || c == m->pages[page].chunk || c->refs < best->refs ||
-		    (found && c->refs == best->refs) || !has(o, page) ||
+		    (found && c->refs == best->refs) || !page_may_be_shared(o, page) ||
 		    sharing_backs_off(o, page) || !content_same(m, o, page))
 			continue;
 		found = o;
@@ -400,19 +407,19 @@ int memory_merge(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	bool any = false;
-	if (memory_moving(m) || !gives(m))
+	if (memory_moving(m) || !may_share(m))
 		return CU_OK;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
-		o->gives = o != m && o->group == m->group && gives(o);
+		o->gives = o != m && o->group == m->group && may_share(o);
 		any |= o->gives;
 	}
 	for (uint32_t i = 0; i < m->live_count && any; i++) {
 		uint32_t page = m->live[i];
 		if (m->pages[page].chunk && !copies_has(m, page))
 			copy_forget(m, page);
-		bool may = has(m, page) && !sharing_backs_off(m, page);
-		struct rank_memory *o = may ? better(m, page) : NULL;
+		bool may = page_may_be_shared(m, page) && !sharing_backs_off(m, page);
+		struct rank_memory *o = may ? find_preferred_holder(m, page) : NULL;
 		if (!o || page_write_protect(o, page))
 			continue;
 		int error = page_remap(m, page, o->pages[page].chunk);
@@ -429,7 +436,7 @@ int memory_merge(struct rank_memory *m)
 uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	const struct device_memory *d = m->device;
-	uint64_t from, to, sum = 1 + quiet(m);
+	uint64_t from, to, sum = 1 + has_no_work_in_flight(m);
 	if (!d->shares || m->stopped || d->hal->space_error(m->space, NULL, 0))
 		return 0;
 	for (pages_of(addr, bytes, &from, &to); from < to; from++)
@@ -452,14 +459,14 @@ uint32_t memory_receiver(const struct rank_memory *const *memories, uint32_t cou
 	return best;
 }
 
-static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index)
+static int hand_page(struct rank_memory *from, struct rank_memory *to, uint32_t index)
 {
 	struct page *page = &to->pages[index];
 	struct chunk *c = from->pages[index].chunk;
 	bool missing = !page->chunk;
 	if (sharing_backs_off(from, index) || sharing_backs_off(to, index))
 		return CU_OK;
-	if (!has(from, index) || !page->buffers || page->chunk == c ||
+	if (!page_may_be_shared(from, index) || !page->buffers || page->chunk == c ||
 	    page_write_protect(from, index))
 		return CU_OK;
 	int error = missing ? page_map(to, index, c) : page_remap(to, index, c);
@@ -476,9 +483,10 @@ int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr,
 {
 	uint64_t page = page_at(addr + RF_CHUNK_BYTES - 1), end = page_at(addr + bytes);
 	int error = CU_OK;
-	if (from->group != to->group || !quiet(from) || !gives(from) || !quiet(to) || !gives(to))
+	if (from->group != to->group || !has_no_work_in_flight(from) || !may_share(from) ||
+	    !has_no_work_in_flight(to) || !may_share(to))
 		return CU_OK;
 	for (; page < end && !error; page++)
-		error = hand(from, to, (uint32_t)page);
+		error = hand_page(from, to, (uint32_t)page);
 	return error;
 }

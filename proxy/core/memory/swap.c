@@ -25,8 +25,8 @@ static struct hal_ref on_host(const uint8_t *bytes)
 	return (struct hal_ref){NULL, (uint64_t)(uintptr_t)bytes};
 }
 
-static uint64_t copy(struct device_memory *d, struct hal_stream *queue, struct hal_ref dst,
-		     struct hal_ref src)
+static uint64_t submit_copy(struct device_memory *d, struct hal_stream *queue, struct hal_ref dst,
+			    struct hal_ref src)
 {
 	struct hal_work work = {.kind = HAL_COPY};
 	work.copy.dst = dst;
@@ -97,7 +97,7 @@ void moves_drop(struct rank_memory *m)
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
 
-static enum outcome fail(struct rank_memory *m, int error)
+static enum outcome fail_move(struct rank_memory *m, int error)
 {
 	if (!m->request.result)
 		m->request.result = error;
@@ -106,7 +106,7 @@ static enum outcome fail(struct rank_memory *m, int error)
 }
 
 /* Takes one of the promised chunks; not blank: all of it will be overwritten. */
-static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
+static enum outcome take_chunk(struct rank_memory *m, bool blank, struct chunk **c)
 {
 	struct device_memory *d = m->device;
 	int error = d->used < d->total ? chunk_new(d, blank, c) : CU_OUT_OF_MEMORY;
@@ -119,7 +119,7 @@ static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
 		sharing_copied(d->all[i]);
 	if (d->leaving || (d->used < d->total && error == CU_NOT_READY))
 		return WAITS;
-	return fail(m, d->used < d->total ? error : CU_OK);
+	return fail_move(m, d->used < d->total ? error : CU_OK);
 }
 
 static enum outcome submit_in(struct rank_memory *m, struct move *v)
@@ -128,7 +128,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	const struct page *page = &m->pages[v->page];
 	const bool blank = !page->common && !page->in_image;
 	struct chunk *c;
-	enum outcome taken = take(m, blank, &c);
+	enum outcome taken = take_chunk(m, blank, &c);
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;
@@ -137,10 +137,11 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	int error = page_map(m, v->page, c);
 	if (error) {
 		chunk_release(d, c);
-		return fail(m, error);
+		return fail_move(m, error);
 	}
 	if (from)
-		v->hal_seq = copy(d, d->in, in_space(m->space, page_addr(v->page)), on_host(from));
+		v->hal_seq = submit_copy(d, d->in, in_space(m->space, page_addr(v->page)),
+					 on_host(from));
 	return SUBMITTED;
 }
 
@@ -155,7 +156,7 @@ static enum outcome submit_open(struct rank_memory *m, struct move *v)
 	m->move_submitted++;
 	int error = page_open(m, v->page, false);
 	sharing_copied(m); /* a kernel may have written there first */
-	return error ? fail(m, error) : SUBMITTED;
+	return error ? fail_move(m, error) : SUBMITTED;
 }
 
 /* The new chunk is filled through a space that no rank sees; zeros need not be written. */
@@ -167,9 +168,9 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	bool zeros = versions_zeros(&m->versions, page_addr(v->page), RF_CHUNK_BYTES);
 	int error = d->scratch || zeros ? CU_OK : d->hal->space_create(d->device, &d->scratch);
 	if (error)
-		return fail(m, error);
+		return fail_move(m, error);
 	struct chunk *c;
-	enum outcome taken = take(m, zeros, &c);
+	enum outcome taken = take_chunk(m, zeros, &c);
 	if (taken != SUBMITTED)
 		return taken;
 	m->move_submitted++;
@@ -186,10 +187,10 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	if (error) {
 		v->chunk = NULL;
 		chunk_release(d, c);
-		return fail(m, error);
+		return fail_move(m, error);
 	}
-	v->hal_seq = copy(d, d->in, in_space(d->scratch, at),
-			  in_space(m->space, page_addr(v->page)));
+	v->hal_seq = submit_copy(d, d->in, in_space(d->scratch, at),
+				 in_space(m->space, page_addr(v->page)));
 	return SUBMITTED;
 }
 
@@ -235,7 +236,8 @@ static enum outcome submit_out(struct rank_memory *m, struct move *v)
 		image_ready(m, v->page);
 	}
 	if (v->copied)
-		v->hal_seq = copy(d, d->out, on_host(c ? c->bytes : image_at(m, v->page)), from);
+		v->hal_seq = submit_copy(d, d->out, on_host(c ? c->bytes : image_at(m, v->page)),
+					 from);
 	if (c && v->copied)
 		c->hal_seq = v->hal_seq;
 	else if (c)
@@ -243,7 +245,7 @@ static enum outcome submit_out(struct rank_memory *m, struct move *v)
 	return SUBMITTED;
 }
 
-static enum outcome submit(struct rank_memory *m)
+static enum outcome submit_move(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	struct move *v = &m->moves[m->move_submitted];
@@ -252,7 +254,7 @@ static enum outcome submit(struct rank_memory *m)
 	if (!move_inwards(v))
 		return submit_out(m, v);
 	if (!d->hal->available(d->in) ||
-	    (prefetches(m) && m->move_submitted - m->move_done >= PREFETCHING))
+	    (is_prefetching(m) && m->move_submitted - m->move_done >= PREFETCHING))
 		return WAITS;
 	return v->kind == MOVE_IN ? submit_in(m, v) : submit_own(m, v);
 }
@@ -272,8 +274,8 @@ static void count_swapped(struct rank_memory *m, uint32_t page, bool in)
 
 static void complete_in(struct rank_memory *m, const struct move *v)
 {
-	if (prefetches(m))
-		prepared(m);
+	if (is_prefetching(m))
+		count_prefetched(m);
 	if (!v->hal_seq)
 		return;
 	count_swapped(m, v->page, true);
@@ -328,7 +330,7 @@ static void complete_home(struct rank_memory *m, const struct move *v)
 
 /* CU_NOT_READY: a kernel has written there meanwhile, so the page has its own chunk, and what was
  * copied is outdated. */
-static int replace(struct rank_memory *m, const struct move *v)
+static int replace_mapping(struct rank_memory *m, const struct move *v)
 {
 	if (m->pages[v->page].chunk != v->from)
 		return CU_NOT_READY;
@@ -347,17 +349,17 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 		v->chunk->unusable |= d->hal->space_unmap(d->scratch,
 							  page_addr(chunk_number(d, v->chunk))) !=
 				      0;
-	int error = v->chunk ? replace(m, v) : CU_OK;
+	int error = v->chunk ? replace_mapping(m, v) : CU_OK;
 	if (error) {
 		chunk_release(d, v->chunk);
 		if (error != CU_NOT_READY)
-			fail(m, error);
+			fail_move(m, error);
 	}
 	m->pages[v->page].write_pending = m->pages[v->page].chunk &&
 					  !m->pages[v->page].write_protected;
 }
 
-static void complete(struct rank_memory *m, const struct move *v)
+static void complete_move(struct rank_memory *m, const struct move *v)
 {
 	switch (v->kind) {
 	case MOVE_OUT: complete_out(m, v); break;
@@ -379,7 +381,7 @@ static bool complete_all(struct device_memory *d)
 			if (v->hal_seq > (move_inwards(v) ? in : out))
 				break;
 			m->move_done++;
-			complete(m, v);
+			complete_move(m, v);
 			any = true;
 		}
 		finish_moves(m);
@@ -395,7 +397,7 @@ bool moves_pump(struct device_memory *d)
 		more = false;
 		for (uint32_t i = 0; i < d->count; i++)
 			if (d->all[i]->move_submitted < d->all[i]->move_count &&
-			    submit(d->all[i]) != WAITS) {
+			    submit_move(d->all[i]) != WAITS) {
 				more = true;
 				submitted++;
 			}

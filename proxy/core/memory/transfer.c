@@ -96,7 +96,7 @@ static bool is_there(const struct transfer *t, uint64_t addr)
 }
 
 /* The end of the run from `addr` in which all pages are shared by both ranks, or none is. */
-static uint64_t stretch(const struct transfer *t, uint64_t addr)
+static uint64_t shared_run_end(const struct transfer *t, uint64_t addr)
 {
 	uint64_t end = t->addr + t->bytes, at = addr;
 	do
@@ -110,7 +110,7 @@ static bool may_copy(struct transfer *t)
 {
 	uint64_t end = t->addr + t->bytes, next;
 	for (uint64_t at = t->addr + t->done; at < end; at = next) {
-		next = stretch(t, at);
+		next = shared_run_end(t, at);
 		if (!is_there(t, at) && !may_write(t, at, next - at))
 			return false;
 	}
@@ -138,7 +138,7 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 		return true;
 	}
 	while (t->done < t->bytes) {
-		uint64_t at = t->addr + t->done, n = stretch(t, at) - at;
+		uint64_t at = t->addr + t->done, n = shared_run_end(t, at) - at;
 		if (!is_there(t, at)) {
 			struct hal_ref src, dst;
 			if (!q->hal->available(q->stream) || !may_copy(t))
@@ -160,8 +160,8 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 /* ---- sums ---- */
 
 /* Resolves an operand after `done` bytes; returns the number of contiguous bytes. */
-static uint64_t operand(struct rank_memory *m, struct hal_ref at, const struct transfer *t,
-			struct hal_ref *ref)
+static uint64_t resolve_operand(struct rank_memory *m, struct hal_ref at, const struct transfer *t,
+				struct hal_ref *ref)
 {
 	uint64_t bytes = t->bytes - t->done;
 	if (m)
@@ -175,8 +175,8 @@ static bool submit_part(struct transfers *q, struct transfer *t)
 {
 	struct hal_work work = t->work;
 	const struct hal_ref dst = t->work.reduce.dst;
-	uint64_t n = operand(t->memory, t->work.reduce.a, t, &work.reduce.a);
-	uint64_t other = operand(t->source, t->work.reduce.b, t, &work.reduce.b);
+	uint64_t n = resolve_operand(t->memory, t->work.reduce.a, t, &work.reduce.a);
+	uint64_t other = resolve_operand(t->source, t->work.reduce.b, t, &work.reduce.b);
 	n = n < other ? n : other;
 	work.reduce.dst = (struct hal_ref){dst.space, dst.addr + t->done};
 	work.reduce.count = n / hal_sum_element(&work);
@@ -194,7 +194,7 @@ static bool submit_part(struct transfers *q, struct transfer *t)
 	return true;
 }
 
-static bool reads(const struct rank_memory *m, struct hal_ref at, uint64_t bytes)
+static bool may_read(const struct rank_memory *m, struct hal_ref at, uint64_t bytes)
 {
 	return !m || memory_valid(m, at.addr, bytes);
 }
@@ -202,8 +202,8 @@ static bool reads(const struct rank_memory *m, struct hal_ref at, uint64_t bytes
 /* True when all of it has been submitted. */
 static bool submit_sum(struct transfers *q, struct transfer *t)
 {
-	if (!t->error && (!reads(t->memory, t->work.reduce.a, t->bytes) ||
-			  !reads(t->source, t->work.reduce.b, t->bytes)))
+	if (!t->error && (!may_read(t->memory, t->work.reduce.a, t->bytes) ||
+			  !may_read(t->source, t->work.reduce.b, t->bytes)))
 		t->error = NCCL_INVALID_ARGUMENT;
 	while (!t->error && t->done < t->bytes) {
 		if ((t->memory && memory_moving(t->memory)) ||
@@ -258,7 +258,7 @@ static bool device_lost(const struct transfers *q)
 
 /* True if the device skipped the work because a rank has failed: data that was not read or added
  * must not be used. */
-static bool skipped(const struct transfers *q, const struct transfer *t)
+static bool was_skipped(const struct transfers *q, const struct transfer *t)
 {
 	struct hal_ref refs[HAL_SUM_REFS];
 	bool any = false;
@@ -282,7 +282,7 @@ static void complete(struct transfers *q, struct transfer *t)
 		memory_used_exact(t->memory);
 	if (t->source && t->hal_seq)
 		memory_used_exact(t->source);
-	if (device_lost(q) || skipped(q, t))
+	if (device_lost(q) || was_skipped(q, t))
 		t->error = NCCL_SYSTEM_ERROR;
 	else if (t->named && t->memory && !t->error)
 		content_is(t->memory, t->addr, t->bytes, t->content);

@@ -48,23 +48,23 @@ struct watched {
 
 /* ---- the table ---- */
 
-static bool equal(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
+static bool same_version(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
 
 /* Returns the index of the launch, or where it would be inserted. */
-static uint32_t place(const struct launches *l, struct version id)
+static uint32_t table_place(const struct launches *l, struct version id)
 {
 	uint32_t at = (uint32_t)id.a & (l->capacity - 1);
-	while (l->table[at] && !equal(l->table[at]->id, id))
+	while (l->table[at] && !same_version(l->table[at]->id, id))
 		at = (at + 1) & (l->capacity - 1);
 	return at;
 }
 
-static struct watched *find(const struct launches *l, struct version id)
+static struct watched *find_launch(const struct launches *l, struct version id)
 {
-	return l->capacity ? l->table[place(l, id)] : NULL;
+	return l->capacity ? l->table[table_place(l, id)] : NULL;
 }
 
-static bool grow(struct launches *l)
+static bool enlarge_table(struct launches *l)
 {
 	struct launches new = {.capacity = l->capacity ? 2 * l->capacity : 256};
 	if (2 * l->count < l->capacity)
@@ -74,7 +74,7 @@ static bool grow(struct launches *l)
 		return false;
 	for (uint32_t i = 0; i < l->capacity; i++)
 		if (l->table[i])
-			new.table[place(&new, l->table[i]->id)] = l->table[i];
+			new.table[table_place(&new, l->table[i]->id)] = l->table[i];
 	free(l->table);
 	l->table = new.table;
 	l->capacity = new.capacity;
@@ -83,12 +83,12 @@ static bool grow(struct launches *l)
 
 static struct watched *find_or_add(struct launches *l, struct version id)
 {
-	struct watched *it = find(l, id);
-	if (it || l->count == LAUNCHES_MAX || !grow(l) || !(it = calloc(1, sizeof *it)))
+	struct watched *it = find_launch(l, id);
+	if (it || l->count == LAUNCHES_MAX || !enlarge_table(l) || !(it = calloc(1, sizeof *it)))
 		return it;
 	INVARIANT(2 * l->count <= l->capacity, "a table of launches is at most half full");
 	it->id = id;
-	l->table[place(l, id)] = it;
+	l->table[table_place(l, id)] = it;
 	l->count++;
 	return it;
 }
@@ -143,11 +143,11 @@ void launches_forget(struct launches *l)
 
 /* ---- what is trusted ---- */
 
-static bool few(const struct ranges *r) { return r->count <= RANGES_MAX; }
+static bool is_few(const struct ranges *r) { return r->count <= RANGES_MAX; }
 
 /* Returns the occurrence after this collective, possibly a new one; NO_OCCURRENCE if that
  * collective is too old to be known. */
-static uint64_t occurrence(const struct watched *it, uint64_t number)
+static uint64_t occurrence_after(const struct watched *it, uint64_t number)
 {
 	uint64_t first = it->count > RECENT ? it->count - RECENT : 0;
 	if (!it->count || number > it->numbers[(it->count - 1) % RECENT])
@@ -161,9 +161,9 @@ static uint64_t occurrence(const struct watched *it, uint64_t number)
 enum trust launches_trust(const struct launches *l, struct version id, uint64_t number,
 			  uint32_t rank, uint64_t every, struct trusted *trusted)
 {
-	const struct watched *it = find(l, id);
+	const struct watched *it = find_launch(l, id);
 	const struct seen *s = seen_by(it, rank);
-	uint64_t now = it ? occurrence(it, number) : 0;
+	uint64_t now = it ? occurrence_after(it, number) : 0;
 	if (now == NO_OCCURRENCE || (s && s->blind))
 		return TRUST_NOTHING;
 	if (!s)
@@ -175,7 +175,7 @@ enum trust launches_trust(const struct launches *l, struct version id, uint64_t 
 		return now < it->base ? TRUST_MEASURE : TRUST_ALIKE;
 	}
 	*trusted = (struct trusted){.writes = &s->writes};
-	return few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
+	return is_few(&s->writes) ? TRUST_UNLIKE : TRUST_NOTHING;
 }
 
 bool launches_first(const struct launches *l, uint32_t rank) { return !l->has_measured[rank]; }
@@ -185,15 +185,15 @@ uint64_t launches_done(struct launches *l, struct version id, uint64_t number, u
 {
 	if (!seen_or_add(l, id, rank))
 		return NO_OCCURRENCE;
-	struct watched *it = find(l, id);
-	uint64_t now = occurrence(it, number);
+	struct watched *it = find_launch(l, id);
+	uint64_t now = occurrence_after(it, number);
 	it->used |= !measured;
 	if (now == it->count)
 		it->numbers[it->count++ % RECENT] = number;
 	return now;
 }
 
-static void decide(struct launches *l, struct watched *it, enum verdict_is is)
+static void set_verdict(struct launches *l, struct watched *it, enum verdict_is is)
 {
 	INVARIANT(l->alike >= (it->is == LAUNCH_ALIKE), "launches that are alike are counted");
 	l->alike += is == LAUNCH_ALIKE;
@@ -206,7 +206,7 @@ static void decide(struct launches *l, struct watched *it, enum verdict_is is)
 static void vote_again(struct launches *l, struct watched *it)
 {
 	forget_ballots(it);
-	decide(l, it, LAUNCH_OPEN);
+	set_verdict(l, it, LAUNCH_OPEN);
 	it->base = it->count;
 }
 
@@ -216,14 +216,14 @@ void launches_blind(struct launches *l, struct version id, uint32_t rank)
 	if (!s)
 		return;
 	s->blind = true;
-	forget_ballots(find(l, id));
-	decide(l, find(l, id), LAUNCH_UNLIKE);
+	forget_ballots(find_launch(l, id));
+	set_verdict(l, find_launch(l, id), LAUNCH_UNLIKE);
 }
 
 void launches_surprised(struct launches *l, struct version id, uint32_t rank, const uint32_t *pages,
 			uint32_t count)
 {
-	struct watched *it = find(l, id);
+	struct watched *it = find_launch(l, id);
 	struct seen *s = seen_by(it, rank);
 	bool noted = s != NULL;
 	for (uint32_t i = 0; i < count && noted; i++)
@@ -253,9 +253,9 @@ static struct ballot *ballot_on(struct watched *it, uint64_t occurrence)
 	return found;
 }
 
-static bool complete(const struct ballot *b) { return b->count && b->count == b->voters; }
+static bool all_voted(const struct ballot *b) { return b->count && b->count == b->voters; }
 
-static bool touches(const struct parts *changed, uint64_t buffer)
+static bool changes_buffer(const struct parts *changed, uint64_t buffer)
 {
 	if (!buffer)
 		return false;
@@ -272,7 +272,7 @@ static bool add_concurrent(struct watched *it, const struct parts *same, const s
 {
 	for (uint32_t i = 0; i < same->count; i++) {
 		const struct part *p = &same->all[i];
-		if ((touches(x, p->buffer) || touches(y, p->buffer) ||
+		if ((changes_buffer(x, p->buffer) || changes_buffer(y, p->buffer) ||
 		     ranges_touch(&it->strays, p->addr, p->bytes)) &&
 		    !ranges_add_one(&it->writes, p->addr, p->bytes))
 			return false;
@@ -282,14 +282,14 @@ static bool add_concurrent(struct watched *it, const struct parts *same, const s
 
 /* All ranks have agreed on both ballots: sets what the launch reads and writes, as far as can be
  * seen. It may have read everything that they held alike before the later one. */
-static bool agree(struct watched *it, const struct ballot *x, const struct ballot *y)
+static bool agree_on_effect(struct watched *it, const struct ballot *x, const struct ballot *y)
 {
 	const struct parts *same = x->occurrence > y->occurrence ? &x->before : &y->before;
 	ranges_free(&it->reads);
 	ranges_free(&it->writes);
 	return ranges_add(&it->reads, same) && ranges_add(&it->writes, &x->changed) &&
 	       ranges_add(&it->writes, &y->changed) &&
-	       add_concurrent(it, same, &x->changed, &y->changed) && few(&it->writes);
+	       add_concurrent(it, same, &x->changed, &y->changed) && is_few(&it->writes);
 }
 
 /* Decides the launch if the votes suffice: two complete ballots between which no launch became
@@ -304,16 +304,16 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 	bool any = false;
 	for (uint32_t i = 0; i < BALLOTS; i++) {
 		const struct ballot *b = &it->ballots[i];
-		bool holds = complete(b) && b->unlike == l->unlike;
-		any |= complete(b);
+		bool holds = all_voted(b) && b->unlike == l->unlike;
+		any |= all_voted(b);
 		held += holds;
 		if (holds && b != last)
 			other = b;
 	}
 	if (last->voters < 2 || since >= (any ? SETTLES : TRIES)) {
-		decide(l, it, LAUNCH_UNLIKE);
-	} else if (complete(last) && last->unlike == l->unlike && held >= HOLDS) {
-		decide(l, it, agree(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
+		set_verdict(l, it, LAUNCH_UNLIKE);
+	} else if (all_voted(last) && last->unlike == l->unlike && held >= HOLDS) {
+		set_verdict(l, it, agree_on_effect(it, last, other) ? LAUNCH_ALIKE : LAUNCH_UNLIKE);
 		it->base = it->count;
 	}
 	if (it->is != LAUNCH_OPEN)
@@ -335,25 +335,25 @@ static bool count_vote(struct ballot *b, const struct measured *m, const struct 
 	return decided || (parts_copy(&b->before, &m->before) && parts_copy(&b->changed, changed));
 }
 
-static bool vote(struct launches *l, struct watched *it, const struct measured *m,
-		 const struct parts *changed, struct dissent *dissent)
+static bool cast_vote(struct launches *l, struct watched *it, const struct measured *m,
+		      const struct parts *changed, struct dissent *dissent)
 {
 	struct version effect = parts_digest(changed);
 	if (it->is == LAUNCH_UNLIKE || m->occurrence == NO_OCCURRENCE ||
 	    m->occurrence < (it->is == LAUNCH_OPEN ? it->base : 0))
 		return false;
 	struct ballot *b = ballot_on(it, m->occurrence);
-	if (b->count && !equal(b->effect, effect)) {
+	if (b->count && !same_version(b->effect, effect)) {
 		*dissent = (struct dissent){m->rank,   b->first,      m->key,
 					    m->number, it->equal_key, it->equal_number};
 		bool was = it->is == LAUNCH_ALIKE && it->used;
-		decide(l, it, LAUNCH_UNLIKE);
+		set_verdict(l, it, LAUNCH_UNLIKE);
 		forget_ballots(it);
 		return was;
 	}
 	if (!count_vote(b, m, changed, effect, l->unlike, it->is != LAUNCH_OPEN))
-		decide(l, it, LAUNCH_UNLIKE);
-	if (complete(b)) {
+		set_verdict(l, it, LAUNCH_UNLIKE);
+	if (all_voted(b)) {
 		it->equal_key = m->key;
 		it->equal_number = m->number;
 		it->used = false;
@@ -374,7 +374,7 @@ bool launches_vote(struct launches *l, const struct measured *m, struct dissent 
 	l->has_measured[m->rank] = true;
 	s->measured++;
 	if (parts_changed(&m->before, &m->after, &changed) && ranges_add(&s->writes, &changed))
-		differs = vote(l, find(l, m->id), m, &changed, dissent);
+		differs = cast_vote(l, find_launch(l, m->id), m, &changed, dissent);
 	else
 		launches_blind(l, m->id, m->rank);
 	parts_free(&changed);
@@ -418,7 +418,7 @@ const char *launches_invalid(const struct launches *l)
 			continue;
 		count++;
 		alike += it->is == LAUNCH_ALIKE;
-		WRONG(find(l, it->id) != it, "a launch is found by its identity");
+		WRONG(find_launch(l, it->id) != it, "a launch is found by its identity");
 		wrong = watched_invalid(it);
 	}
 	WRONG(!wrong && count != l->count, "watched launches");

@@ -52,7 +52,7 @@ uint64_t measure_deadline_ns(const struct measure *m)
 	return waits ? m->since_ns + PATIENCE_NS : 0;
 }
 
-static void heard(void *arg, const struct pair *pair)
+static void add_part(void *arg, const struct pair *pair)
 {
 	struct measure *m = arg;
 	const struct part part = {.addr = pair->who.addr,
@@ -65,7 +65,8 @@ static void heard(void *arg, const struct pair *pair)
 
 /* Changed content is identified by its checksum. Unchanged content keeps its identity: it stays
  * equal to what it was equal to, and to nothing else. */
-static void note(struct rank_memory *memory, const struct part *p, const struct part *before)
+static void note_identity(struct rank_memory *memory, const struct part *p,
+			  const struct part *before)
 {
 	struct digest d;
 	digest_begin(&d);
@@ -86,13 +87,13 @@ static void note_all(struct rank_memory *memory, const struct measured *it)
 	for (uint32_t i = 0, at = 0; i < it->after.count; i++) {
 		const struct part *p = &it->after.all[i];
 		const struct part *before = parts_unchanged(&it->before, &at, p);
-		note(memory, p, it->first ? NULL : before);
+		note_identity(memory, p, it->first ? NULL : before);
 	}
 }
 
 /* Starts the check of all buffers. */
-static enum measure_is begin(struct measure *m, struct rank_memory *memory, struct checks *checks,
-			     bool still)
+static enum measure_is begin_content_check(struct measure *m, struct rank_memory *memory,
+					   struct checks *checks, bool still)
 {
 	if (!still || memory->inflight || memory_moving(memory) || !memory_resident(memory))
 		return MEASURE_CONTINUES;
@@ -101,10 +102,11 @@ static enum measure_is begin(struct measure *m, struct rank_memory *memory, stru
 	return MEASURE_CHANGED;
 }
 
-static enum measure_is look(struct measure *m, struct rank_memory *memory, struct checks *checks,
-			    bool gives_up, uint64_t now_ns)
+static enum measure_is look_at_check(struct measure *m, struct rank_memory *memory,
+				     struct checks *checks, bool gives_up, uint64_t now_ns)
 {
-	bool changed = check_turn(&m->check, memory, checks, &NO_PAIRS, gives_up, now_ns, heard, m);
+	bool changed = check_turn(&m->check, memory, checks, &NO_PAIRS, gives_up, now_ns, add_part,
+				  m);
 	if (check_holds(&m->check))
 		return changed ? MEASURE_CHANGED : MEASURE_CONTINUES;
 	if (gives_up || m->missed || check_missed(&m->check))
@@ -125,12 +127,13 @@ enum measure_is measure_turn(struct measure *m, struct rank_memory *memory, stru
 	case MEASURE_WAITS:
 		if (gives_up || (late && memory->inflight))
 			return MEASURE_FAILED;
-		return begin(m, memory, checks, still);
+		return begin_content_check(m, memory, checks, still);
 	case MEASURE_BEFORE:
-	case MEASURE_AFTER: return look(m, memory, checks, gives_up, now_ns);
+	case MEASURE_AFTER: return look_at_check(m, memory, checks, gives_up, now_ns);
 	case MEASURE_READY: return gives_up ? MEASURE_FAILED : MEASURE_CONTINUES;
 	case MEASURE_RUNS: return gives_up || late ? MEASURE_FAILED : MEASURE_CONTINUES;
-	case MEASURE_RAN: return gives_up ? MEASURE_FAILED : begin(m, memory, checks, still);
+	case MEASURE_RAN:
+		return gives_up ? MEASURE_FAILED : begin_content_check(m, memory, checks, still);
 	default: return MEASURE_CONTINUES;
 	}
 }

@@ -42,7 +42,7 @@ static bool same_versions(const struct part *x, const struct part *y)
 }
 
 /* Returns the first part from *at on that is not before this one, or NULL. */
-static const struct part *meet(const struct parts *p, uint32_t *at, const struct part *part)
+static const struct part *first_from(const struct parts *p, uint32_t *at, const struct part *part)
 {
 	while (*at < p->count && p->all[*at].addr < part->addr)
 		(*at)++;
@@ -53,7 +53,7 @@ void parts_intersect(struct parts *x, const struct parts *y)
 {
 	uint32_t at = 0, left = 0;
 	for (uint32_t i = 0; i < x->count; i++) {
-		const struct part *its = meet(y, &at, &x->all[i]);
+		const struct part *its = first_from(y, &at, &x->all[i]);
 		if (its && same_versions(its, &x->all[i]))
 			x->all[left++] = x->all[i];
 	}
@@ -62,7 +62,7 @@ void parts_intersect(struct parts *x, const struct parts *y)
 
 const struct part *parts_unchanged(const struct parts *p, uint32_t *at, const struct part *part)
 {
-	const struct part *its = meet(p, at, part);
+	const struct part *its = first_from(p, at, part);
 	return its && same_part(its, part) ? its : NULL;
 }
 
@@ -70,7 +70,7 @@ bool parts_changed(const struct parts *before, const struct parts *after, struct
 {
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < after->count; i++) {
-		const struct part *its = meet(before, &at, &after->all[i]);
+		const struct part *its = first_from(before, &at, &after->all[i]);
 		if (!(its && same_part(its, &after->all[i])) && !parts_add(changed, &after->all[i]))
 			return false;
 	}
@@ -93,7 +93,7 @@ struct version parts_digest(const struct parts *p)
 
 /* ---- ranges ---- */
 
-static bool touch(const struct memory_range *r, uint64_t addr, uint64_t bytes)
+static bool range_touches(const struct memory_range *r, uint64_t addr, uint64_t bytes)
 {
 	return addr <= r->addr + r->bytes && r->addr <= addr + bytes;
 }
@@ -104,7 +104,8 @@ bool ranges_add_one(struct ranges *r, uint64_t addr, uint64_t bytes)
 	uint32_t first = 0, last;
 	while (first < r->count && r->all[first].addr + r->all[first].bytes < addr)
 		first++;
-	for (last = first; last < r->count && touch(&r->all[last], addr, end - addr); last++) {
+	for (last = first; last < r->count && range_touches(&r->all[last], addr, end - addr);
+	     last++) {
 		uint64_t its = r->all[last].addr + r->all[last].bytes;
 		addr = r->all[last].addr < addr ? r->all[last].addr : addr;
 		end = its > end ? its : end;

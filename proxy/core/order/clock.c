@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void join(struct clock *to, const uint64_t *from, uint32_t count)
+static void join_clocks(struct clock *to, const uint64_t *from, uint32_t count)
 {
 	for (uint32_t n = 0; n < count; n++)
 		to->done[n] = to->done[n] < from[n] ? from[n] : to->done[n];
@@ -12,7 +12,7 @@ static void join(struct clock *to, const uint64_t *from, uint32_t count)
 
 static void join_clock(const struct clocks *c, struct clock *to, const struct clock *from)
 {
-	join(to, from->done, c->count);
+	join_clocks(to, from->done, c->count);
 }
 
 void clocks_close(struct clocks *c)
@@ -50,7 +50,7 @@ static bool host_knows(const struct clocks *c, const struct clock *clock)
 /* Finds a place whose stream is gone and whose operations all come before any later one.
  * Numbering continues there: the host's clock, which contains the last number, is joined before
  * the next one. */
-static struct lane *unused(const struct clocks *c)
+static struct lane *unused_lane(const struct clocks *c)
 {
 	for (uint32_t n = 0; n < c->count; n++)
 		if (c->lanes[n]->gone && host_knows(c, &c->lanes[n]->clock))
@@ -60,7 +60,7 @@ static struct lane *unused(const struct clocks *c)
 
 struct lane *clocks_lane(struct clocks *c, uint64_t id, enum order_stream kind)
 {
-	struct lane *l = unused(c);
+	struct lane *l = unused_lane(c);
 	if (!l) {
 		if (c->count == ORDER_STREAMS_MAX || !(l = calloc(1, sizeof *l)))
 			return NULL;
@@ -114,7 +114,7 @@ struct order_mark *clocks_mark(struct clocks *c, struct lane *l)
 void clocks_wait(struct clocks *c, struct lane *l, const struct order_mark *m)
 {
 	clocks_begin(c, l);
-	join(&l->clock, m->done, m->count);
+	join_clocks(&l->clock, m->done, m->count);
 }
 
 bool clocks_turn(struct clocks *c, struct lane *l, uint64_t key)
@@ -136,7 +136,7 @@ bool clocks_turn(struct clocks *c, struct lane *l, uint64_t key)
 
 void clocks_host_saw(struct clocks *c, const struct order_mark *m)
 {
-	join(&c->host, m->done, m->count);
+	join_clocks(&c->host, m->done, m->count);
 }
 
 /* Waiting for the legacy stream also waits for the blocking streams that it would wait for. */

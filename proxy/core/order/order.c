@@ -72,7 +72,7 @@ static void forget_all(struct order *o)
 	o->count = 0;
 }
 
-static void end(struct order *o, const char *why)
+static void end_check(struct order *o, const char *why)
 {
 	if (!o->ended)
 		o->ended = why;
@@ -81,7 +81,7 @@ static void end(struct order *o, const char *why)
 
 static const char NO_MEMORY[] = "out of host memory";
 
-static bool add(struct stretch *e, const struct trace *x)
+static bool add_entry(struct stretch *e, const struct trace *x)
 {
 	struct trace *more = realloc(e->entries, (e->count + 1) * sizeof *more);
 	if (!more)
@@ -93,11 +93,12 @@ static bool add(struct stretch *e, const struct trace *x)
 }
 
 /* Copies the entries of an extent to another range. */
-static bool copied(struct stretch *to, const struct stretch *from, uint64_t begin, uint64_t end)
+static bool copy_entries(struct stretch *to, const struct stretch *from, uint64_t begin,
+			 uint64_t end)
 {
 	*to = (struct stretch){begin, end, NULL, 0};
 	for (uint32_t n = 0; n < from->count; n++)
-		if (!add(to, &from->entries[n])) {
+		if (!add_entry(to, &from->entries[n])) {
 			entries_drop(to);
 			return false;
 		}
@@ -125,26 +126,27 @@ static bool ordered_before(const struct operation *op, const struct clock *clock
 }
 
 /* True if every access that would race with x also races with y, given that x comes before y. */
-static bool replaced(const struct trace *x, const struct trace *y)
+static bool is_covered_by(const struct trace *x, const struct trace *y)
 {
 	return (y->use == ORDER_WRITE || y->use == x->use) && (y->whole || !x->whole);
 }
 
-static bool conflict(const struct trace *x, const struct trace *y)
+static bool accesses_conflict(const struct trace *x, const struct trace *y)
 {
 	return x->use != y->use || x->use == ORDER_WRITE;
 }
 
-static bool within(const struct trace *inner, const struct trace *outer)
+static bool is_within(const struct trace *inner, const struct trace *outer)
 {
 	return inner->addr >= outer->addr &&
 	       inner->addr + inner->bytes <= outer->addr + outer->bytes;
 }
 
 /* For overlapping accesses: true if both certainly reach a common byte. */
-static bool certain(const struct trace *x, const struct trace *y)
+static bool certainly_overlap(const struct trace *x, const struct trace *y)
 {
-	return (x->whole && y->whole) || (x->whole && within(y, x)) || (y->whole && within(x, y));
+	return (x->whole && y->whole) || (x->whole && is_within(y, x)) ||
+	       (y->whole && is_within(x, y));
 }
 
 static uint64_t digest_of(const struct operation *op)
@@ -164,7 +166,8 @@ static struct order_side side_of(const struct trace *x)
 static void report_race(struct order *o, const struct trace *x, const struct trace *y,
 			uint64_t begin, uint64_t end)
 {
-	struct order_race race = {side_of(x), side_of(y), certain(x, y), begin, end - begin};
+	struct order_race race = {side_of(x), side_of(y), certainly_overlap(x, y), begin,
+				  end - begin};
 	struct known *known = race.certain ? &o->certain : &o->possible;
 	uint64_t pair = digest_of(x->op) + digest_of(y->op); /* the same in either order */
 	if (known->count == ORDER_RACES_MAX)
@@ -177,23 +180,23 @@ static void report_race(struct order *o, const struct trace *x, const struct tra
 }
 
 /* Adds an access to an extent, and reports races. False: no memory. */
-static bool reach(struct order *o, struct stretch *e, const struct trace *x)
+static bool reach_extent(struct order *o, struct stretch *e, const struct trace *x)
 {
 	const struct clock *now = &o->lane->clock;
 	uint32_t kept = 0;
 	for (uint32_t n = 0; n < e->count; n++) {
 		struct trace *old = &e->entries[n];
 		bool ordered = ordered_before(old->op, now);
-		if (!ordered && conflict(old, x))
+		if (!ordered && accesses_conflict(old, x))
 			report_race(o, old, x, e->begin, e->end);
-		if ((ordered && replaced(old, x)) || ordered_before(old->op, &o->clocks.host) ||
-		    (!n && e->count == ENTRIES_MAX))
+		if ((ordered && is_covered_by(old, x)) ||
+		    ordered_before(old->op, &o->clocks.host) || (!n && e->count == ENTRIES_MAX))
 			op_release(old->op);
 		else
 			e->entries[kept++] = *old;
 	}
 	e->count = kept;
-	return add(e, x);
+	return add_entry(e, x);
 }
 
 /* ---- the array ---- */
@@ -214,7 +217,7 @@ static uint32_t first_behind(const struct order *o, uint64_t addr)
 
 /* Makes space for one more extent at an index. False: there is none, and the check has ended or all
  * extents were dropped. */
-static bool insert(struct order *o, uint32_t at)
+static bool insert_extent(struct order *o, uint32_t at)
 {
 	if (o->count == ORDER_EXTENTS_MAX) {
 		forget_all(o);
@@ -224,7 +227,7 @@ static bool insert(struct order *o, uint32_t at)
 		uint32_t capacity = o->capacity ? o->capacity * 2 : 64;
 		struct stretch *more = realloc(o->extents, capacity * sizeof *more);
 		if (!more) {
-			end(o, NO_MEMORY);
+			end_check(o, NO_MEMORY);
 			return false;
 		}
 		o->extents = more;
@@ -237,15 +240,15 @@ static bool insert(struct order *o, uint32_t at)
 }
 
 /* Splits extent n at an address if the address is inside it. */
-static bool cut(struct order *o, uint32_t n, uint64_t at)
+static bool split_extent(struct order *o, uint32_t n, uint64_t at)
 {
 	if (n >= o->count || o->extents[n].begin >= at || o->extents[n].end <= at)
 		return true;
-	if (!insert(o, n))
+	if (!insert_extent(o, n))
 		return false;
 	struct stretch *head = &o->extents[n], *tail = &o->extents[n + 1];
-	if (!copied(head, tail, tail->begin, at)) {
-		end(o, NO_MEMORY);
+	if (!copy_entries(head, tail, tail->begin, at)) {
+		end_check(o, NO_MEMORY);
 		return false;
 	}
 	tail->begin = at;
@@ -255,7 +258,7 @@ static bool cut(struct order *o, uint32_t n, uint64_t at)
 /* Merges equal neighbours, from extent `from` up to the neighbour of the one that ends after
  * `until`.
  */
-static void merge(struct order *o, uint32_t from, uint64_t until)
+static void merge_equal(struct order *o, uint32_t from, uint64_t until)
 {
 	uint32_t kept = from, n = from + 1;
 	for (; n < o->count && o->extents[n].begin <= until; n++) {
@@ -273,19 +276,19 @@ static void merge(struct order *o, uint32_t from, uint64_t until)
 }
 
 /* Makes extents cover a range: splits them at its ends, and fills gaps. */
-static bool cover(struct order *o, uint64_t begin, uint64_t until)
+static bool cover_range(struct order *o, uint64_t begin, uint64_t until)
 {
 	uint32_t n = first_behind(o, begin);
 	uint64_t at = begin;
-	if (!cut(o, n, begin))
+	if (!split_extent(o, n, begin))
 		return false;
 	for (n = first_behind(o, begin); at < until; n++) {
 		uint64_t next = n < o->count ? o->extents[n].begin : until;
 		if (next > at) {
-			if (!insert(o, n))
+			if (!insert_extent(o, n))
 				return false;
 			o->extents[n] = (struct stretch){at, next < until ? next : until, NULL, 0};
-		} else if (!cut(o, n, until)) {
+		} else if (!split_extent(o, n, until)) {
 			return false;
 		}
 		at = o->extents[n].end;
@@ -321,9 +324,10 @@ const char *order_ended(const struct order *o) { return o->ended; }
 void order_stream(struct order *o, uint64_t stream, enum order_stream kind)
 {
 	if (!o->ended && !clocks_lane(&o->clocks, stream, kind))
-		end(o, o->clocks.count == ORDER_STREAMS_MAX ? "it has too many streams at the same "
-							      "time"
-							    : NO_MEMORY);
+		end_check(o, o->clocks.count == ORDER_STREAMS_MAX
+				     ? "it has too many streams at the same "
+				       "time"
+				     : NO_MEMORY);
 }
 
 void order_stream_destroyed(struct order *o, uint64_t stream)
@@ -342,7 +346,7 @@ void order_operation(struct order *o, uint64_t stream, const char *operation, ui
 	size_t bytes = strlen(operation) + 1;
 	struct operation *op = malloc(sizeof *op + bytes);
 	if (!op) {
-		end(o, NO_MEMORY);
+		end_check(o, NO_MEMORY);
 		return;
 	}
 	*op = (struct operation){1, clocks_place(&o->clocks, o->lane), tick, number, stream};
@@ -354,22 +358,22 @@ void order_access(struct order *o, uint64_t addr, uint64_t bytes, enum order_use
 {
 	uint64_t until = addr + bytes;
 	struct trace x = {o->now, addr, bytes, use, whole};
-	if (o->ended || !o->now || until <= addr || !cover(o, addr, until))
+	if (o->ended || !o->now || until <= addr || !cover_range(o, addr, until))
 		return;
 	uint32_t first = first_behind(o, addr);
 	for (uint32_t n = first; n < o->count && o->extents[n].begin < until; n++)
-		if (!reach(o, &o->extents[n], &x)) {
-			end(o, NO_MEMORY);
+		if (!reach_extent(o, &o->extents[n], &x)) {
+			end_check(o, NO_MEMORY);
 			return;
 		}
-	merge(o, first ? first - 1 : 0, until);
+	merge_equal(o, first ? first - 1 : 0, until);
 }
 
 void order_forget(struct order *o, uint64_t addr, uint64_t bytes)
 {
 	uint64_t until = addr + bytes;
-	if (o->ended || until <= addr || !cut(o, first_behind(o, addr), addr) ||
-	    !cut(o, first_behind(o, until), until))
+	if (o->ended || until <= addr || !split_extent(o, first_behind(o, addr), addr) ||
+	    !split_extent(o, first_behind(o, until), until))
 		return;
 	uint32_t first = first_behind(o, addr), last = first;
 	while (last < o->count && o->extents[last].begin < until)
@@ -385,7 +389,7 @@ struct order_mark *order_mark(struct order *o, uint64_t stream)
 	struct lane *l = o->ended ? NULL : clocks_find(&o->clocks, stream);
 	struct order_mark *m = l ? clocks_mark(&o->clocks, l) : NULL;
 	if (l && !m)
-		end(o, NO_MEMORY);
+		end_check(o, NO_MEMORY);
 	return m;
 }
 
@@ -402,7 +406,7 @@ void order_in_turn(struct order *o, uint64_t stream, uint64_t key)
 {
 	struct lane *l = o->ended ? NULL : clocks_find(&o->clocks, stream);
 	if (l && !clocks_turn(&o->clocks, l, key))
-		end(o, NO_MEMORY);
+		end_check(o, NO_MEMORY);
 }
 
 void order_host_saw(struct order *o, const struct order_mark *m)

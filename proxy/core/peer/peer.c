@@ -105,12 +105,12 @@ int peer_segment_create(uint32_t device_count)
 	return fd;
 }
 
-static struct device_line *line(struct peer *p, uint32_t device)
+static struct device_line *line_of(struct peer *p, uint32_t device)
 {
 	return (struct device_line *)(void *)(p->map + 4096) + device;
 }
 
-static struct ring *ring(struct peer *p, uint32_t from, uint32_t to)
+static struct ring *ring_between(struct peer *p, uint32_t from, uint32_t to)
 {
 	return (struct ring *)(void *)(p->map + rings_offset(p->count)) + from * p->count + to;
 }
@@ -175,9 +175,9 @@ void peer_free(struct peer *p)
 
 /* ---- messages ---- */
 
-static void wake(struct peer *p, uint32_t device)
+static void wake_device(struct peer *p, uint32_t device)
 {
-	struct device_line *l = line(p, device);
+	struct device_line *l = line_of(p, device);
 	doorbell_fence();
 	doorbell_ring(&l->doorbell, &l->sleeping);
 }
@@ -198,7 +198,7 @@ void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_mess
 	struct peer_slot slot = {tag, 0, *m};
 	if (to >= p->count || to == p->device)
 		return;
-	if (p->first[to] || !ring_put(ring(p, p->device, to), &slot)) {
+	if (p->first[to] || !ring_put(ring_between(p, p->device, to), &slot)) {
 		struct overflow *o = malloc(sizeof *o);
 		if (!o)
 			invariant_broken("a message to a peer has space in host memory", __FILE__,
@@ -207,13 +207,13 @@ void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_mess
 		*p->last[to] = o;
 		p->last[to] = &o->next;
 	}
-	wake(p, to);
+	wake_device(p, to);
 }
 
 static bool put_overflow(struct peer *p, uint32_t to)
 {
 	bool moved = false;
-	while (p->first[to] && ring_put(ring(p, p->device, to), &p->first[to]->slot)) {
+	while (p->first[to] && ring_put(ring_between(p, p->device, to), &p->first[to]->slot)) {
 		struct overflow *o = p->first[to];
 		p->first[to] = o->next;
 		if (!p->first[to])
@@ -229,7 +229,7 @@ static bool put_overflow(struct peer *p, uint32_t to)
 static void continue_full_rings(struct peer *p)
 {
 	for (uint32_t to = 0; to < p->count; to++) {
-		_Atomic uint32_t *waiting = &ring(p, p->device, to)->waiting;
+		_Atomic uint32_t *waiting = &ring_between(p, p->device, to)->waiting;
 		if (!p->first[to])
 			continue;
 		bool moved = put_overflow(p, to);
@@ -241,7 +241,7 @@ static void continue_full_rings(struct peer *p)
 		if (!p->first[to])
 			doorbell_asleep(waiting, false);
 		if (moved)
-			wake(p, to);
+			wake_device(p, to);
 	}
 }
 
@@ -250,7 +250,7 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 	continue_full_rings(p);
 	for (uint32_t n = 0; n < p->count; n++) {
 		uint32_t i = (p->next_from + n) % p->count;
-		struct ring *r = ring(p, i, p->device);
+		struct ring *r = ring_between(p, i, p->device);
 		uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 		uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire);
 		if (i == p->device || head == tail)
@@ -263,7 +263,7 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 		atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
 		doorbell_fence();
 		if (doorbell_wanted(&r->waiting))
-			wake(p, i);
+			wake_device(p, i);
 		*from = i;
 		*tag = slot.tag;
 		*m = slot.message;
@@ -275,16 +275,16 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 
 bool peer_broken(const struct peer *p) { return p->broken; }
 
-_Atomic uint32_t *peer_doorbell(struct peer *p) { return &line(p, p->device)->doorbell; }
+_Atomic uint32_t *peer_doorbell(struct peer *p) { return &line_of(p, p->device)->doorbell; }
 
 void peer_sleep(struct peer *p, bool sleeping)
 {
-	doorbell_asleep(&line(p, p->device)->sleeping, sleeping);
+	doorbell_asleep(&line_of(p, p->device)->sleeping, sleeping);
 }
 
 /* ---- outboxes ---- */
 
-static uint8_t *outbox(struct peer *p, uint32_t device)
+static uint8_t *outbox_of(struct peer *p, uint32_t device)
 {
 	if (!p->outbox[device]) {
 		uint64_t at = outbox_offset(p->count) + device * PEER_OUTBOX_BYTES;
@@ -296,17 +296,17 @@ static uint8_t *outbox(struct peer *p, uint32_t device)
 	return p->outbox[device];
 }
 
-static uint64_t rounded(uint64_t bytes)
+static uint64_t rounded_up(uint64_t bytes)
 {
 	return bytes ? (bytes + PEER_ALIGN - 1) / PEER_ALIGN * PEER_ALIGN : PEER_ALIGN;
 }
 
 void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
 {
-	uint8_t *memory = outbox(p, p->device);
+	uint8_t *memory = outbox_of(p, p->device);
 	if (!memory || bytes > PEER_OUTBOX_BYTES)
 		return NULL;
-	uint64_t need = rounded(bytes);
+	uint64_t need = rounded_up(bytes);
 	for (uint32_t i = 0; i < p->piece_count; i++) {
 		struct outbox_range *f = &p->pieces[i];
 		if (f->bytes < need)
@@ -326,7 +326,7 @@ void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
 
 void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 {
-	uint64_t size = rounded(bytes);
+	uint64_t size = rounded_up(bytes);
 	uint32_t i = 0;
 	if (size >= PEER_PUNCH_BYTES)
 		fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -372,7 +372,7 @@ int peer_fetch(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes,
 	(void)token; /* nothing comes later */
 	if (device >= p->count || offset > PEER_OUTBOX_BYTES || bytes > PEER_OUTBOX_BYTES - offset)
 		return NCCL_INVALID_ARGUMENT;
-	memory = outbox(p, device);
+	memory = outbox_of(p, device);
 	if (!memory)
 		return NCCL_SYSTEM_ERROR;
 	*place = (struct hal_ref){NULL, (uintptr_t)(memory + offset)};

@@ -89,68 +89,69 @@ void accesses_free(struct rank *r, const struct stream *s, uint64_t addr, uint64
 
 /* ---- ranges ---- */
 
-static void access(struct order *o, uint64_t addr, uint64_t bytes, enum order_use use, bool whole)
+static void add_access(struct order *o, uint64_t addr, uint64_t bytes, enum order_use use,
+		       bool whole)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
 	if (addr >= RF_DEV_BASE && offset < RF_HEAP_BYTES && bytes <= RF_HEAP_BYTES - offset)
 		order_access(o, addr, bytes, use, whole);
 }
 
-static void rows(struct order *o, uint64_t addr, uint64_t pitch, uint64_t width, uint64_t height,
-		 enum order_use use)
+static void add_rows(struct order *o, uint64_t addr, uint64_t pitch, uint64_t width,
+		     uint64_t height, enum order_use use)
 {
 	if (!width || !height)
 		return;
 	uint64_t all = (height - 1) * pitch + width;
 	if (height == 1 || pitch == width || height > ROWS_MAX) {
-		access(o, addr, all, use, height == 1 || pitch == width);
+		add_access(o, addr, all, use, height == 1 || pitch == width);
 		return;
 	}
 	for (uint64_t n = 0; n < height; n++)
-		access(o, addr + n * pitch, width, use, true);
+		add_access(o, addr + n * pitch, width, use, true);
 }
 
-static void copy(struct order *o, const struct rf_copy *c)
+static void add_copy(struct order *o, const struct rf_copy *c)
 {
 	if (c->src_place == RF_AT_ADDRESS)
-		rows(o, c->src, c->src_pitch, c->width, c->height, ORDER_READ);
+		add_rows(o, c->src, c->src_pitch, c->width, c->height, ORDER_READ);
 	if (c->dst_place == RF_AT_ADDRESS)
-		rows(o, c->dst, c->dst_pitch, c->width, c->height, ORDER_WRITE);
+		add_rows(o, c->dst, c->dst_pitch, c->width, c->height, ORDER_WRITE);
 }
 
 /* ---- kernels ---- */
 
 /* An access through an address: to the part of its buffer within its bounds, or to all of the
  * buffer. */
-static void part(struct order *o, const struct buffer *b, uint64_t word, const struct bounds *x,
-		 const struct bound *bound, enum order_use use)
+static void add_part(struct order *o, const struct buffer *b, uint64_t word, const struct bounds *x,
+		     const struct bound *bound, enum order_use use)
 {
 	int64_t at = (int64_t)(word - b->addr);
 	bool known = x->known & (use == ORDER_READ ? PROXY_READ : PROXY_WRITTEN);
 	if (known && bound->low >= bound->high)
 		return; /* no thread executes it */
 	if (known && at + bound->low >= 0 && at + bound->high <= (int64_t)b->bytes)
-		access(o, word + (uint64_t)bound->low, (uint64_t)(bound->high - bound->low), use,
-		       false);
+		add_access(o, word + (uint64_t)bound->low, (uint64_t)(bound->high - bound->low),
+			   use, false);
 	else
-		access(o, b->addr, b->bytes, use, false);
+		add_access(o, b->addr, b->bytes, use, false);
 }
 
-static void reached(struct order *o, const struct buffer *b, uint64_t word, uint32_t use,
-		    const struct bounds *x)
+static void add_reached(struct order *o, const struct buffer *b, uint64_t word, uint32_t use,
+			const struct bounds *x)
 {
 	if (use &
 	    PROXY_ATOMIC) { /* covers its other accesses there, which are not known separately */
-		part(o, b, word, x, &x->written, ORDER_ATOMIC);
+		add_part(o, b, word, x, &x->written, ORDER_ATOMIC);
 		return;
 	}
 	if (use & PROXY_READ)
-		part(o, b, word, x, &x->read, ORDER_READ);
+		add_part(o, b, word, x, &x->read, ORDER_READ);
 	if (use & PROXY_WRITTEN)
-		part(o, b, word, x, &x->written, ORDER_WRITE);
+		add_part(o, b, word, x, &x->written, ORDER_WRITE);
 }
 
-static void words(struct rank *r, const struct item *i)
+static void add_words(struct rank *r, const struct item *i)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
@@ -166,21 +167,21 @@ static void words(struct rank *r, const struct item *i)
 		memcpy(&word, i->data + w->at, sizeof word);
 		const struct buffer *b = memory_find(&r->memory, word);
 		if (b)
-			reached(r->queue->order, b, word, w->use, &w->bounds);
+			add_reached(r->queue->order, b, word, w->use, &w->bounds);
 	}
 }
 
-static void variables(struct order *o, const struct function *f)
+static void add_variables(struct order *o, const struct function *f)
 {
 	for (uint32_t n = 0; n < f->variable_count; n++) {
 		const struct proxy_access *v = &f->variables[n];
 		uint64_t at = f->module->globals_addr + v->at;
 		const struct buffer b = {.addr = at, .bytes = v->bytes};
-		reached(o, &b, at, v->use, &(struct bounds){0});
+		add_reached(o, &b, at, v->use, &(struct bounds){0});
 	}
 }
 
-static void kernel(struct rank *r, const struct stream *s, const struct item *i)
+static void add_kernel_accesses(struct rank *r, const struct stream *s, const struct item *i)
 {
 	const struct function *f = i->kernel.function;
 	struct order *o = r->queue->order;
@@ -189,14 +190,14 @@ static void kernel(struct rank *r, const struct stream *s, const struct item *i)
 	order_operation(o, s->o.id, name, i->seq);
 	if (!f->closed)
 		return;
-	words(r, i);
-	variables(o, f);
+	add_words(r, i);
+	add_variables(o, f);
 }
 
 /* ---- matrix products ---- */
 
-static void matrix(struct order *o, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
-		   uint64_t count, uint8_t type, enum order_use use)
+static void add_matrix(struct order *o, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
+		       uint64_t count, uint8_t type, enum order_use use)
 {
 	uint64_t bytes = element_bytes(type), line = x->row == 1 ? rows : columns;
 	uint64_t lines = x->row == 1 ? columns : rows, stride = x->row == 1 ? x->col : x->row;
@@ -204,10 +205,10 @@ static void matrix(struct order *o, const struct rf_matrix *x, uint64_t rows, ui
 		return;
 	uint64_t one = (lines - 1) * stride + line;
 	bool whole = (lines == 1 || stride == line) && (count == 1 || x->batch <= one);
-	access(o, x->addr, ((count - 1) * x->batch + one) * bytes, use, whole);
+	add_access(o, x->addr, ((count - 1) * x->batch + one) * bytes, use, whole);
 }
 
-static void product(struct order *o, const struct rf_gemm_aux *a)
+static void add_product(struct order *o, const struct rf_gemm_aux *a)
 {
 	const struct rf_gemm *g = &a->g;
 	bool sums = g->flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
@@ -215,14 +216,14 @@ static void product(struct order *o, const struct rf_gemm_aux *a)
 	bool adds = g->flags & RF_GEMM_SCALARS || g->beta;
 	if (g->flags & RF_GEMM_POINTERS)
 		return;
-	matrix(o, &g->a, g->m, g->k, g->count, g->type_ab, ORDER_READ);
-	matrix(o, &g->b, g->k, g->n, g->count, g->type_ab, ORDER_READ);
+	add_matrix(o, &g->a, g->m, g->k, g->count, g->type_ab, ORDER_READ);
+	add_matrix(o, &g->b, g->k, g->n, g->count, g->type_ab, ORDER_READ);
 	if (adds)
-		matrix(o, &g->c, g->m, g->n, g->count, g->type_cd, ORDER_READ);
+		add_matrix(o, &g->c, g->m, g->n, g->count, g->type_cd, ORDER_READ);
 	if (g->bias && (g->count == 1 || g->bias_batch == bias))
-		access(o, g->bias, bias * g->count * element_bytes(g->type_bias),
-		       sums ? ORDER_WRITE : ORDER_READ, true);
-	matrix(o, &g->d, g->m, g->n, g->count, g->type_cd, ORDER_WRITE);
+		add_access(o, g->bias, bias * g->count * element_bytes(g->type_bias),
+			   sums ? ORDER_WRITE : ORDER_READ, true);
+	add_matrix(o, &g->d, g->m, g->n, g->count, g->type_cd, ORDER_WRITE);
 }
 
 /* ---- collectives ---- */
@@ -237,66 +238,67 @@ static const char *name_of(uint32_t kind)
 }
 
 /* Writes everything except this rank's own part, if that is in place already. */
-static void gathered(struct order *o, const struct rf_collective *c, uint64_t own, uint64_t at,
-		     uint64_t all)
+static void add_gathered(struct order *o, const struct rf_collective *c, uint64_t own, uint64_t at,
+			 uint64_t all)
 {
 	if (c->send != c->recv + at) {
-		access(o, c->recv, all, ORDER_WRITE, true);
+		add_access(o, c->recv, all, ORDER_WRITE, true);
 		return;
 	}
-	access(o, c->recv, at, ORDER_WRITE, true);
-	access(o, c->recv + at + own, all - at - own, ORDER_WRITE, true);
+	add_access(o, c->recv, at, ORDER_WRITE, true);
+	add_access(o, c->recv + at + own, all - at - own, ORDER_WRITE, true);
 }
 
-static void collective(struct order *o, const struct rf_collective *c, const struct coll_place *p)
+static void add_collective(struct order *o, const struct rf_collective *c,
+			   const struct coll_place *p)
 {
 	uint64_t part = c->count * dtype_bytes(c->dtype), all = part * p->nranks;
 	bool root = c->root >= 0 && (uint32_t)c->root == p->index;
 	switch (c->kind) {
 	case RF_COLL_ALLREDUCE:
-		access(o, c->send, part, ORDER_READ, true);
-		access(o, c->recv, part, ORDER_WRITE, true);
+		add_access(o, c->send, part, ORDER_READ, true);
+		add_access(o, c->recv, part, ORDER_WRITE, true);
 		break;
 	case RF_COLL_REDUCE:
-		access(o, c->send, part, ORDER_READ, true);
+		add_access(o, c->send, part, ORDER_READ, true);
 		if (root)
-			access(o, c->recv, part, ORDER_WRITE, true);
+			add_access(o, c->recv, part, ORDER_WRITE, true);
 		break;
 	case RF_COLL_BROADCAST:
 		if (root)
-			access(o, c->send, part, ORDER_READ, true);
+			add_access(o, c->send, part, ORDER_READ, true);
 		if (!root || c->send != c->recv)
-			access(o, c->recv, part, ORDER_WRITE, true);
+			add_access(o, c->recv, part, ORDER_WRITE, true);
 		break;
 	case RF_COLL_ALLGATHER:
-		access(o, c->send, part, ORDER_READ, true);
-		gathered(o, c, part, p->index * part, all);
+		add_access(o, c->send, part, ORDER_READ, true);
+		add_gathered(o, c, part, p->index * part, all);
 		break;
 	case RF_COLL_REDUCESCATTER:
-		access(o, c->send, all, ORDER_READ, true);
-		access(o, c->recv, part, ORDER_WRITE, true);
+		add_access(o, c->send, all, ORDER_READ, true);
+		add_access(o, c->recv, part, ORDER_WRITE, true);
 		break;
-	case RF_COLL_SEND: access(o, c->send, part, ORDER_READ, true); break;
-	case RF_COLL_RECV: access(o, c->recv, part, ORDER_WRITE, true); break;
+	case RF_COLL_SEND: add_access(o, c->send, part, ORDER_READ, true); break;
+	case RF_COLL_RECV: add_access(o, c->recv, part, ORDER_WRITE, true); break;
 	case RF_COLL_ALLTOALL:
-		access(o, c->send, all, ORDER_READ, true);
-		access(o, c->recv, all, ORDER_WRITE, true);
+		add_access(o, c->send, all, ORDER_READ, true);
+		add_access(o, c->recv, all, ORDER_WRITE, true);
 		break;
 	case RF_COLL_GATHER:
-		access(o, c->send, part, ORDER_READ, true);
+		add_access(o, c->send, part, ORDER_READ, true);
 		if (root)
-			gathered(o, c, part, p->index * part, all);
+			add_gathered(o, c, part, p->index * part, all);
 		break;
 	case RF_COLL_SCATTER:
 		if (root)
-			access(o, c->send, all, ORDER_READ, true);
+			add_access(o, c->send, all, ORDER_READ, true);
 		if (!root || c->recv != c->send + p->index * part)
-			access(o, c->recv, part, ORDER_WRITE, true);
+			add_access(o, c->recv, part, ORDER_WRITE, true);
 		break;
 	}
 }
 
-static void collectives(struct rank *r, const struct stream *s, const struct item *i)
+static void add_collectives(struct rank *r, const struct stream *s, const struct item *i)
 {
 	struct order *o = r->queue->order;
 	const struct rf_collective *ops = (const void *)i->data;
@@ -307,7 +309,7 @@ static void collectives(struct rank *r, const struct stream *s, const struct ite
 	for (uint32_t n = 0; n < i->coll.count; n++) {
 		order_operation(o, s->o.id, name_of(ops[n].kind), ops[n].r.seq);
 		order_in_turn(o, s->o.id, i->coll.comm->o.id); /* as NCCL runs them */
-		collective(o, &ops[n], &place);
+		add_collective(o, &ops[n], &place);
 	}
 }
 
@@ -317,21 +319,22 @@ void accesses_pushed(struct rank *r, const struct stream *s, const struct item *
 {
 	struct order *o = r->queue->order;
 	switch (i->kind) {
-	case ITEM_KERNEL: kernel(r, s, i); break;
+	case ITEM_KERNEL: add_kernel_accesses(r, s, i); break;
 	case ITEM_PRODUCT:
 		order_operation(o, s->o.id, "a matrix product", i->seq);
-		product(o, (const void *)i->data);
+		add_product(o, (const void *)i->data);
 		break;
 	case ITEM_COPY:
 		order_operation(o, s->o.id, "a copy", i->seq);
-		copy(o, &i->copy.copy);
+		add_copy(o, &i->copy.copy);
 		break;
 	case ITEM_FILL:
 		order_operation(o, s->o.id, "a fill", i->seq);
-		rows(o, i->fill.fill.dst, i->fill.fill.pitch,
-		     i->fill.fill.width * i->fill.fill.element, i->fill.fill.height, ORDER_WRITE);
+		add_rows(o, i->fill.fill.dst, i->fill.fill.pitch,
+			 i->fill.fill.width * i->fill.fill.element, i->fill.fill.height,
+			 ORDER_WRITE);
 		break;
-	case ITEM_COLLECTIVE: collectives(r, s, i); break;
+	case ITEM_COLLECTIVE: add_collectives(r, s, i); break;
 	default: break;
 	}
 	if (i->slot || i->kind == ITEM_HOST || i->kind == ITEM_REPLY)

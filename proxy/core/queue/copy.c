@@ -9,8 +9,8 @@
 #define PIECE_ROWS 65536u
 
 /* Resolves one side of a copy at (row, column). Returns how much of the row is contiguous. */
-static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t bytes,
-		     struct hal_ref *ref)
+static uint64_t resolve_side(struct rank *r, struct item *i, bool destination, uint64_t bytes,
+			     struct hal_ref *ref)
 {
 	const struct rf_copy *c = &i->copy.copy;
 	uint64_t at = (destination ? c->dst : c->src) +
@@ -46,8 +46,8 @@ bool copy_submit(struct rank *r, struct stream *s, struct item *i)
 		if (!item_may(r, s, i, COPY_NEEDS))
 			return false;
 		struct hal_work w = {.kind = HAL_COPY};
-		uint64_t n = side(r, i, true, c->width - i->copy.column, &w.copy.dst);
-		n = side(r, i, false, n, &w.copy.src);
+		uint64_t n = resolve_side(r, i, true, c->width - i->copy.column, &w.copy.dst);
+		n = resolve_side(r, i, false, n, &w.copy.src);
 		uint64_t rows = whole_rows(r, c->width, c->height - i->copy.row, i->copy.column);
 		w.copy.width = n;
 		w.copy.height = rows ? rows : 1;
@@ -92,7 +92,7 @@ bool fill_submit(struct rank *r, struct stream *s, struct item *i)
 }
 
 /* Counts works as copy_submit and fill_submit cut rows for a resident rank. */
-static uint64_t works(uint64_t width, uint64_t rows)
+static uint64_t count_works(uint64_t width, uint64_t rows)
 {
 	uint64_t at_once = width ? PIECE_BYTES / width : 0;
 	if (!width || !rows)
@@ -103,11 +103,14 @@ static uint64_t works(uint64_t width, uint64_t rows)
 	return (rows + at_once - 1) / at_once;
 }
 
-uint64_t copy_works(const struct item *i) { return works(i->copy.copy.width, i->copy.copy.height); }
+uint64_t copy_works(const struct item *i)
+{
+	return count_works(i->copy.copy.width, i->copy.copy.height);
+}
 
 uint64_t fill_works(const struct item *i)
 {
-	return works(i->fill.fill.width * i->fill.fill.element, i->fill.fill.height);
+	return count_works(i->fill.fill.width * i->fill.fill.element, i->fill.fill.height);
 }
 
 void copy_complete(struct rank *r, struct item *i)

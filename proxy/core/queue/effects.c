@@ -49,7 +49,7 @@ static void end_rows(struct footprint *f, struct digest *d)
 	f->keyed = true;
 }
 
-static bool disjoint(const struct range *x, const struct range *y)
+static bool ranges_disjoint(const struct range *x, const struct range *y)
 {
 	return x->addr + x->bytes <= y->addr || y->addr + y->bytes <= x->addr;
 }
@@ -66,7 +66,7 @@ void copy_footprint(struct rank *r, const struct item *i, struct footprint *f)
 	if (c->dst_place == RF_AT_ADDRESS)
 		add_rows(f, c->dst, c->dst_pitch, c->width, c->height, REACH_WRITTEN);
 	if (!r->memory.write_protected || f->count < 2 || c->height > ROWS_MAX ||
-	    !disjoint(&f->ranges[0], &f->ranges[1]))
+	    !ranges_disjoint(&f->ranges[0], &f->ranges[1]))
 		return;
 	begin_rows(&d, OF_COPIED, c->dst_pitch, c->width, c->height);
 	bool known = true;
@@ -204,7 +204,7 @@ static void digest_read(struct digest *d, const struct bound_launch *launch, con
 	}
 }
 
-static struct reach variable(const struct function *f, const struct proxy_access *a)
+static struct reach variable_reach(const struct function *f, const struct proxy_access *a)
 {
 	struct bound all = {0, (int64_t)a->bytes};
 	return (struct reach){f->module->globals_addr + a->at, reach_of(a->use), a->bounded, all,
@@ -266,7 +266,7 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 	memcpy(params, i->data, l->param_bytes);
 	uint32_t count = take_words(&launch, i->data, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
-		reaches[count++] = variable(f, &f->variables[n]);
+		reaches[count++] = variable_reach(f, &f->variables[n]);
 	begin_computed(r, &d, OF_KERNEL);
 	digest_word(&d, f->identity.a);
 	digest_word(&d, f->identity.b);
@@ -292,8 +292,8 @@ static struct reach *take_address(struct digest *d, uint64_t *addr, uint32_t use
 }
 
 /* Limits the reach to what matrices of this form span. */
-static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
-		  uint64_t count, uint8_t type)
+static void limit_to_matrices(struct reach *reach, const struct rf_matrix *x, uint64_t rows,
+			      uint64_t columns, uint64_t count, uint8_t type)
 {
 	uint64_t bytes;
 	if (!matrix_bytes(x, rows, columns, count, type, &bytes))
@@ -311,15 +311,16 @@ static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *r
 	const struct rf_matrix column = {.row = 1, .batch = g->bias_batch};
 	struct reach *bias = take_address(d, &g->bias, REACH_READ | (sums ? REACH_WRITTEN : 0),
 					  reaches, count);
-	limit(bias, &column, g->flags & RF_GEMM_SUM_B ? g->n : g->m, 1, g->count, g->type_bias);
-	limit(take_address(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count), &a->aux,
-	      g->m, g->n, g->count, AUX_TYPE);
+	limit_to_matrices(bias, &column, g->flags & RF_GEMM_SUM_B ? g->n : g->m, 1, g->count,
+			  g->type_bias);
+	limit_to_matrices(take_address(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count),
+			  &a->aux, g->m, g->n, g->count, AUX_TYPE);
 	if (!(g->flags & RF_GEMM_SCALARS))
 		return;
 	for (uint32_t n = 0; n < 2; n++) {
 		struct reach *scalar = take_address(d, n ? &g->beta : &g->alpha, REACH_READ,
 						    reaches, count);
-		limit(scalar, &column, 1, 1, 1, g->type_scale);
+		limit_to_matrices(scalar, &column, 1, 1, 1, g->type_scale);
 	}
 }
 
@@ -340,14 +341,14 @@ void product_footprint(struct rank *r, const struct item *i, struct footprint *f
 	memset(&g->r, 0, sizeof g->r);
 	g->stream = 0;
 	begin_computed(r, &d, OF_PRODUCT);
-	limit(take_address(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m, g->k,
-	      g->count, g->type_ab);
-	limit(take_address(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k, g->n,
-	      g->count, g->type_ab);
-	limit(take_address(&d, &g->c.addr, REACH_READ, reaches, &count), &g->c, g->m, g->n,
-	      g->count, g->type_cd);
-	limit(take_address(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m, g->n,
-	      g->count, g->type_cd);
+	limit_to_matrices(take_address(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m,
+			  g->k, g->count, g->type_ab);
+	limit_to_matrices(take_address(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k,
+			  g->n, g->count, g->type_ab);
+	limit_to_matrices(take_address(&d, &g->c.addr, REACH_READ, reaches, &count), &g->c, g->m,
+			  g->n, g->count, g->type_cd);
+	limit_to_matrices(take_address(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m,
+			  g->n, g->count, g->type_cd);
 	take_others(&d, &a, reaches, &count);
 	digest_bytes(&d, &a, bytes);
 	content_footprint(&r->memory, &d, reaches, count, footprint);
@@ -357,7 +358,8 @@ void product_footprint(struct rank *r, const struct item *i, struct footprint *f
 
 /* Returns the number of elements of the result that this rank gets, beginning at element *from; 0:
  * none, or elements that no other rank can have. */
-static uint64_t received(const struct rf_collective *o, const struct coll_place *p, uint64_t *from)
+static uint64_t received_elements(const struct rf_collective *o, const struct coll_place *p,
+				  uint64_t *from)
 {
 	bool root = o->root >= 0 && (uint32_t)o->root == p->index;
 	*from = 0;
@@ -380,7 +382,8 @@ void collective_effect(struct rank *r, struct item *i, const struct coll_place *
 		const struct rf_collective *o = &item_ops(i)[k];
 		if (o->kind == RF_COLL_SEND || o->kind == RF_COLL_RECV)
 			continue;
-		uint64_t size = dtype_bytes(o->dtype), from, count = received(o, &p, &from);
+		uint64_t size = dtype_bytes(o->dtype), from,
+			 count = received_elements(o, &p, &from);
 		struct digest d;
 		digest_begin(&d);
 		digest_word(&d, OF_COLLECTIVE);

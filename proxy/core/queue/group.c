@@ -27,7 +27,7 @@ static void drop_parts(struct nccl_group *g)
 	g->planned = false;
 }
 
-static void forget(struct nccl_group *g)
+static void drop_plan(struct nccl_group *g)
 {
 	drop_parts(g);
 	g->count = 0;
@@ -36,7 +36,7 @@ static void forget(struct nccl_group *g)
 
 void group_free(struct rank *r)
 {
-	forget(&r->queue->group);
+	drop_plan(&r->queue->group);
 	free(r->queue->group.ops);
 	free(r->queue->group.rounds);
 	r->queue->group = (struct nccl_group){0};
@@ -46,7 +46,7 @@ void group_plan_invalidate(struct rank *r) { r->queue->comms_changed++; }
 
 /* ---- reading ---- */
 
-static bool arrays(struct nccl_group *g)
+static bool allocate_arrays(struct nccl_group *g)
 {
 	if (!g->ops)
 		g->ops = malloc(2 * GROUP_MAX * sizeof *g->ops);
@@ -55,14 +55,14 @@ static bool arrays(struct nccl_group *g)
 	return g->ops && g->rounds;
 }
 
-static int add(struct rank *r, const struct rf_collective *c)
+static int add_operation(struct rank *r, const struct rf_collective *c)
 {
 	struct nccl_group *g = &r->queue->group;
 	if (!g->count)
 		g->first = *c;
 	if (c->r.opcode != RF_OP_COLLECTIVE || c->r.bytes < sizeof *c || g->count == GROUP_MAX)
 		return GROUP_BROKEN;
-	if (!arrays(g)) {
+	if (!allocate_arrays(g)) {
 		rank_fail(r, CU_OUT_OF_MEMORY, "the proxy is out of host memory");
 		return GROUP_RANK_FAILED;
 	}
@@ -74,7 +74,7 @@ static int add(struct rank *r, const struct rf_collective *c)
 /* ---- planning ---- */
 
 /* Sorts the operations by communicator, in order of the communicators' first operations. */
-static void gather(struct nccl_group *g)
+static void sort_by_communicator(struct nccl_group *g)
 {
 	struct rf_collective *from = g->ops, *to = from + GROUP_MAX;
 	bool taken[GROUP_MAX];
@@ -136,12 +136,12 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 	return NCCL_OK;
 }
 
-static void plan(struct rank *r)
+static void plan_group(struct rank *r)
 {
 	struct nccl_group *g = &r->queue->group;
 	struct item **end = &g->parts;
 	drop_parts(g);
-	gather(g);
+	sort_by_communicator(g);
 	g->round_count = 0;
 	g->error = NCCL_OK;
 	for (uint32_t i = 0, n; i < g->count; i += n) {
@@ -191,7 +191,7 @@ static void issue_part(struct rank *r, struct item *i)
 	stream_push(r, s, i);
 }
 
-static void issue(struct rank *r)
+static void issue_group(struct rank *r)
 {
 	struct nccl_group *g = &r->queue->group;
 	while (g->parts) {
@@ -210,7 +210,7 @@ static int read_on(struct rank *r)
 		int n = ring_peek(r, &g->end, record);
 		if (!n)
 			return GROUP_WAITS;
-		int error = n < 0 ? GROUP_RANK_FAILED : add(r, (const void *)record);
+		int error = n < 0 ? GROUP_RANK_FAILED : add_operation(r, (const void *)record);
 		if (error)
 			return error; /* what breaks the ring is found again after the group */
 	}
@@ -223,25 +223,25 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 	int error = NCCL_OK;
 	if (first) {
 		g->end = *at;
-		error = add(r, first);
+		error = add_operation(r, first);
 	}
 	if (!error)
 		error = ring_owned(r) ? read_on(r) : GROUP_WAITS;
 	if (!error) {
 		if (!g->planned || g->comms != r->queue->comms_changed)
-			plan(r);
+			plan_group(r);
 		/* Nothing of a failed rank runs any more, so no more rounds will be allowed; and
 		 * its client waits for the error in later requests. */
 		bool may = may_issue(r);
 		if (!may && !r->async_error)
 			return GROUP_WAITS;
 		if (may)
-			issue(r);
+			issue_group(r);
 		error = g->error;
 	}
 	if (error == GROUP_WAITS)
 		return error;
 	*at = g->end;
-	forget(g);
+	drop_plan(g);
 	return error;
 }

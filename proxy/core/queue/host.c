@@ -20,7 +20,7 @@ bool host_submit(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
-static bool returned(struct rank *r, struct item *i)
+static bool host_function_returned(struct rank *r, struct item *i)
 {
 	return i->execution->place == EXECUTION_CLIENT && execution_done(r, i->execution);
 }
@@ -31,7 +31,7 @@ static uint64_t broken_off(struct rank *r)
 	uint64_t first = UINT64_MAX;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
 		for (struct item *i = r->queue->streams[n]->head; i; i = i->next)
-			if (i->kind == ITEM_HOST && i->seq < first && !returned(r, i))
+			if (i->kind == ITEM_HOST && i->seq < first && !host_function_returned(r, i))
 				first = i->seq;
 	return first;
 }

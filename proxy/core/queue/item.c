@@ -20,7 +20,7 @@ struct item *item_new(struct rank *r, enum item_kind kind, uint64_t seq, uint64_
 	return i;
 }
 
-static struct item *home(struct execution *e)
+static struct item *item_of(struct execution *e)
 {
 	return (struct item *)(void *)((uint8_t *)e - offsetof(struct item, own));
 }
@@ -34,7 +34,7 @@ void item_free(struct item *i)
 	if (--e->refs)
 		return;
 	free(e->why);
-	free(home(e));
+	free(item_of(e));
 }
 
 void item_share(struct item *i, struct execution *e)
@@ -62,7 +62,7 @@ void item_on_device(struct rank *r, const struct stream *s, struct item *i, uint
 
 void item_moved(struct rank *r) { r->queue->moves++; }
 
-static bool begun(const struct item *i) { return i->execution->place != EXECUTION_NONE; }
+static bool has_begun(const struct item *i) { return i->execution->place != EXECUTION_NONE; }
 
 bool item_may(const struct rank *r, const struct stream *s, const struct item *i, uint32_t needs)
 {
@@ -70,7 +70,7 @@ bool item_may(const struct rank *r, const struct stream *s, const struct item *i
 	if (needs & NEEDS_HEAD && s->head != i)
 		return false;
 	if (needs & NEEDS_STILL &&
-	    (memory_moving(&r->memory) || (!begun(i) && memory_waits(&r->memory))))
+	    (memory_moving(&r->memory) || (!has_begun(i) && memory_waits(&r->memory))))
 		return false;
 	if (needs & NEEDS_SLOT && !d->hal->available(s->hal))
 		return false;

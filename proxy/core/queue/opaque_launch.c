@@ -37,7 +37,7 @@ void opaque_launch(struct rank *r, struct item *i)
 	r->queue->place.index++;
 }
 
-static bool opaque(const struct item *i)
+static bool is_opaque(const struct item *i)
 {
 	return i->kind == ITEM_KERNEL && i->kernel.function->opaque;
 }
@@ -55,7 +55,7 @@ static bool launch_identity(struct rank *r, const struct item *i, struct version
 	const struct rf_launch *l = &i->kernel.launch;
 	const struct opaque_place *place = &i->kernel.place;
 	struct digest d;
-	if (!opaque(i) || !place->comm)
+	if (!is_opaque(i) || !place->comm)
 		return false;
 	digest_begin(&d);
 	digest_word(&d, OF_OPAQUE);
@@ -78,8 +78,8 @@ static bool launch_identity(struct rank *r, const struct item *i, struct version
 	return true;
 }
 
-static enum trust trust(struct rank *r, const struct item *i, struct version *id,
-			struct trusted *trusted)
+static enum trust find_trust(struct rank *r, const struct item *i, struct version *id,
+			     struct trusted *trusted)
 {
 	if (!opaque_folded(r) || !launch_identity(r, i, id))
 		return TRUST_NOTHING;
@@ -114,7 +114,7 @@ void opaque_footprint(struct rank *r, const struct item *i, struct footprint *f)
 {
 	struct version id;
 	struct trusted trusted;
-	enum trust is = trust(r, i, &id, &trusted);
+	enum trust is = find_trust(r, i, &id, &trusted);
 	footprint_none(f);
 	f->known = is == TRUST_UNLIKE || is == TRUST_ALIKE;
 	if (!f->known)
@@ -147,7 +147,7 @@ bool opaque_measured(struct rank *r, const struct item *i)
 {
 	struct version id;
 	struct trusted trusted;
-	return trust(r, i, &id, &trusted) == TRUST_MEASURE;
+	return find_trust(r, i, &id, &trusted) == TRUST_MEASURE;
 }
 
 bool opaque_first(struct rank *r, const struct item *i)
@@ -155,7 +155,7 @@ bool opaque_first(struct rank *r, const struct item *i)
 	struct measured what = {.rank = r->rank};
 	struct trusted trusted;
 	struct coll_place at;
-	if (trust(r, i, &what.id, &trusted) != TRUST_MEASURE)
+	if (find_trust(r, i, &what.id, &trusted) != TRUST_MEASURE)
 		return false;
 	if (r->measure.state == MEASURE_READY && r->measure.item == i)
 		return false;
@@ -185,7 +185,7 @@ void opaque_complete(struct rank *r, const struct item *i)
 {
 	struct version id;
 	uint32_t pages[STRAYS_MAX], count;
-	if (!opaque(i))
+	if (!is_opaque(i))
 		return;
 	measure_ran(&r->measure, i);
 	count = memory_strays(&r->memory, pages);

@@ -26,7 +26,7 @@ static void note_fault(struct rank *r)
 	rank_fail(r, error, text);
 }
 
-static void complete(struct rank *r, struct item *i)
+static void complete_item(struct rank *r, struct item *i)
 {
 	const struct item_row *row = item_row(i);
 	bool awaited = !row->awaited || row->awaited(i);
@@ -52,7 +52,7 @@ static void complete_stream(struct rank *r, struct stream *s)
 		if (e->place == EXECUTION_DEVICE && e->error)
 			rank_fail(r, e->error,
 				  e->why ? e->why : "work that ran once for several ranks failed");
-		complete(r, stream_pop(r, s));
+		complete_item(r, stream_pop(r, s));
 	}
 }
 
@@ -83,7 +83,7 @@ static bool submit_footprint(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
-static bool submit(struct rank *r, struct stream *s, struct item *i)
+static bool submit_item(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct item_row *row = item_row(i);
 	if (r->async_error && !(row->needs & EVEN_FAILED))
@@ -103,7 +103,7 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 static void submit_stream(struct rank *r, struct stream *s)
 {
 	while (ready_open(r, s)) {
-		if (!host_lets_run(r, s->next) || !submit(r, s, s->next))
+		if (!host_lets_run(r, s->next) || !submit_item(r, s, s->next))
 			break;
 		squash_not_first(r, s->next); /* a failed rank's item was not judged */
 		stream_submitted(s);
@@ -132,7 +132,7 @@ void rank_pump(struct rank *r)
 	memory_sweep(&r->memory);
 }
 
-static bool listened(const struct item *i)
+static bool is_awaited(const struct item *i)
 {
 	const struct item_row *row = item_row(i);
 	return !row->awaited || row->awaited(i) || i->execution->refs > 1;
@@ -147,7 +147,7 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 		const struct execution *e = i->execution;
 		if (e->place == EXECUTION_DEVICE && e->queue == s->hal)
 			last = e->number;
-		if (listened(i))
+		if (is_awaited(i))
 			return last;
 	}
 	return s->next && !hal->available(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
@@ -194,8 +194,8 @@ void rank_sleep(struct rank *r)
 
 /* Judges the stream's next item. Returns false if it is not one that may wait for other ranks, or
  * may not be next. */
-static bool judge(struct rank *r, const struct stream *s, struct footprint *f,
-		  enum verdict *verdict)
+static bool judge_next(struct rank *r, const struct stream *s, struct footprint *f,
+		       enum verdict *verdict)
 {
 	struct team team;
 	const struct item *i = s->next;
@@ -217,7 +217,7 @@ enum rank_work rank_work(struct rank *r)
 	enum verdict verdict;
 	enum rank_work work = WORK_NONE;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
-		if (!judge(r, r->queue->streams[n], &f, &verdict))
+		if (!judge_next(r, r->queue->streams[n], &f, &verdict))
 			continue;
 		if (verdict == VERDICT_WAITS)
 			work = WORK_WAITS;
@@ -232,7 +232,7 @@ void rank_continues_alone(struct rank *r)
 	struct footprint f;
 	enum verdict verdict;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
-		if (judge(r, r->queue->streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
+		if (judge_next(r, r->queue->streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
 			squash_stop_waiting(r, r->queue->streams[n]->next, &f, verdict);
 }
 
@@ -247,7 +247,7 @@ bool rank_runs_for_others(const struct rank *r)
 	return false;
 }
 
-static bool runs(const struct item *i)
+static bool is_running(const struct item *i)
 {
 	return i && i->submitted && i->execution->place == EXECUTION_DEVICE;
 }
@@ -255,14 +255,14 @@ static bool runs(const struct item *i)
 void rank_mark_running(struct rank *r)
 {
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
-		if (runs(r->queue->streams[n]->head))
+		if (is_running(r->queue->streams[n]->head))
 			r->queue->streams[n]->head->marked = true;
 }
 
 bool rank_runs_marked(const struct rank *r)
 {
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
-		if (runs(r->queue->streams[n]->head) && r->queue->streams[n]->head->marked)
+		if (is_running(r->queue->streams[n]->head) && r->queue->streams[n]->head->marked)
 			return true;
 	return false;
 }

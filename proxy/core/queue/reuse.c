@@ -11,7 +11,7 @@
 
 #include "queue/queue_parts.h"
 
-static bool folded(const struct rank *r)
+static bool is_folded(const struct rank *r)
 {
 	return r->device->memory.shares && !r->device->apart && !r->memory.distrusted &&
 	       r->world->attached > 1;
@@ -33,7 +33,7 @@ enum result_mapping reuse(struct rank *r, const struct stream *s, const struct i
 {
 	const struct item_row *row = item_row(i);
 	enum result_mapping found = MAPPED_NONE;
-	if (!folded(r))
+	if (!is_folded(r))
 		return MAPPED_NONE;
 	if (row->there && row->there(r, i) && in_order(r, s))
 		found = MAPPED_DONE;

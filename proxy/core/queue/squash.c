@@ -55,14 +55,14 @@ static struct rank *rank_of(struct rank_memory *m)
 
 /* ---- what is written ---- */
 
-static bool written(const struct range *range) { return range->use & REACH_WRITTEN; }
+static bool is_written(const struct range *range) { return range->use & REACH_WRITTEN; }
 
-static bool owns(const struct rank *r, const struct footprint *f)
+static bool owns_written(const struct rank *r, const struct footprint *f)
 {
 	if (!f->known)
 		return memory_owns(&r->memory, RF_DEV_BASE, RF_HEAP_BYTES);
 	for (uint32_t n = 0; n < f->count; n++)
-		if (written(&f->ranges[n]) &&
+		if (is_written(&f->ranges[n]) &&
 		    !memory_owns(&r->memory, f->ranges[n].addr, f->ranges[n].bytes))
 			return false;
 	return true;
@@ -72,7 +72,7 @@ static uint32_t all_written(const struct footprint *f, struct memory_range to[RA
 {
 	uint32_t count = 0;
 	for (uint32_t n = 0; n < f->count; n++)
-		if (written(&f->ranges[n]))
+		if (is_written(&f->ranges[n]))
 			to[count++] = (struct memory_range){f->ranges[n].addr, f->ranges[n].bytes};
 	return count;
 }
@@ -89,7 +89,7 @@ static bool chunks_for_all(const struct rank *r, const struct footprint *f, uint
 {
 	uint64_t chunks = 0;
 	for (uint32_t n = 0; n < f->count; n++)
-		chunks += written(&f->ranges[n]) ? chunks_of(&f->ranges[n]) : 0;
+		chunks += is_written(&f->ranges[n]) ? chunks_of(&f->ranges[n]) : 0;
 	return memory_has_chunks(&r->memory, (sharers - 1) * chunks);
 }
 
@@ -100,20 +100,20 @@ static bool same_writes(const struct footprint *f, const struct footprint *g)
 		    f->count == g->count;
 	for (uint32_t n = 0; n < f->count && same; n++) {
 		const struct range *x = &f->ranges[n], *y = &g->ranges[n];
-		same = written(x) == written(y) &&
-		       (!written(x) || (x->addr == y->addr && x->bytes == y->bytes));
+		same = is_written(x) == is_written(y) &&
+		       (!is_written(x) || (x->addr == y->addr && x->bytes == y->bytes));
 	}
 	return same;
 }
 
-static bool overlap(const struct footprint *f, const struct footprint *g)
+static bool writes_overlap(const struct footprint *f, const struct footprint *g)
 {
 	if (!f->known || !g->known)
 		return true;
 	for (uint32_t n = 0; n < f->count; n++)
 		for (uint32_t k = 0; k < g->count; k++) {
 			const struct range *x = &f->ranges[n], *y = &g->ranges[k];
-			if (written(x) && written(y) && x->addr < y->addr + y->bytes &&
+			if (is_written(x) && is_written(y) && x->addr < y->addr + y->bytes &&
 			    y->addr < x->addr + x->bytes)
 				return true;
 		}
@@ -127,13 +127,13 @@ static struct backoff *backoff_of(struct rank *r, const struct item *i, const st
 {
 	uint64_t h = i->kind == ITEM_KERNEL ? i->kernel.function->o.id : i->kind;
 	for (uint32_t n = 0; n < f->count; n++)
-		if (written(&f->ranges[n]))
+		if (is_written(&f->ranges[n]))
 			h = (h ^ f->ranges[n].addr) * 0x9e3779b97f4a7c15ull;
 	*what = h;
 	return &r->queue->squashing.backoffs[h >> 59];
 }
 
-static bool impatient(struct rank *r, const struct item *i, const struct footprint *f)
+static bool must_not_wait(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	uint64_t what;
 	const struct backoff *backoff = backoff_of(r, i, f, &what);
@@ -156,8 +156,8 @@ static void not_together(struct rank *r, const struct item *i, const struct foot
 }
 
 /* Records whether waiting for it was successful. */
-static void learn(struct rank *r, const struct item *i, const struct footprint *f,
-		  enum verdict verdict)
+static void record_outcome(struct rank *r, const struct item *i, const struct footprint *f,
+			   enum verdict verdict)
 {
 	uint64_t what;
 	struct backoff *backoff = backoff_of(r, i, f, &what);
@@ -179,7 +179,7 @@ static void learn(struct rank *r, const struct item *i, const struct footprint *
 
 /* True if everything submitted of this stream is complete, or precedes whatever is added to that
  * queue. */
-static bool follows(struct rank *r, const struct stream *s, const struct hal_stream *queue)
+static bool queue_orders(struct rank *r, const struct stream *s, const struct hal_stream *queue)
 {
 	for (const struct item *i = s->head; i && i != s->next; i = i->next)
 		if (!(i->execution->place == EXECUTION_DEVICE && !i->execution->reported &&
@@ -197,15 +197,15 @@ static bool may_come(struct rank *o, const struct footprint *f)
 		return false; /* its ring is not read again before the cut is released */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);
-		if (written(&f->ranges[n]) && (!b || b->freed))
+		if (is_written(&f->ranges[n]) && (!b || b->freed))
 			return false;
 	}
 	return true;
 }
 
 /* Judges whether the rank has reached the same. TOGETHER: with the next item of *with. */
-static enum verdict partner(struct rank *o, const struct hal_stream *queue,
-			    const struct footprint *f, struct stream **with)
+static enum verdict judge_partner(struct rank *o, const struct hal_stream *queue,
+				  const struct footprint *f, struct stream **with)
 {
 	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
 	struct footprint g;
@@ -219,14 +219,15 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 		item_row(s->next)->find_footprint(o, s->next, &g);
 		*with = s;
 		if (same_writes(f, &g))
-			return still && follows(o, s, queue) ? VERDICT_TOGETHER : VERDICT_WAITS;
-		if (overlap(f, &g))
+			return still && queue_orders(o, s, queue) ? VERDICT_TOGETHER
+								  : VERDICT_WAITS;
+		if (writes_overlap(f, &g))
 			return VERDICT_DIVERGES;
 	}
 	return may_come(o, f) ? VERDICT_WAITS : VERDICT_ALONE;
 }
 
-static uint64_t works(const struct item *i)
+static uint64_t count_works(const struct item *i)
 {
 	return item_row(i)->works ? item_row(i)->works(i) : 1;
 }
@@ -237,17 +238,18 @@ static bool runs_concurrently(struct rank *r, const struct footprint *f)
 	bool beneath = r->queue->squashing.concurrent;
 	for (uint32_t n = 0; n < f->count && beneath; n++) {
 		const struct range *range = &f->ranges[n];
-		beneath = !written(range) || memory_owns(&r->memory, range->addr, range->bytes) ||
+		beneath = !is_written(range) ||
+			  memory_owns(&r->memory, range->addr, range->bytes) ||
 			  memory_copies_while_running(&r->memory, range->addr, range->bytes);
 	}
 	return beneath;
 }
 
 /* True if all sharers could take part in the item. */
-static bool squashable(struct rank *r, const struct item *i, const struct footprint *f)
+static bool may_squash(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	return f->keyed && !i->own_run && !r->device->apart && !r->memory.distrusted &&
-	       !runs_concurrently(r, f) && works(i) <= WORKS_MAX;
+	       !runs_concurrently(r, f) && count_works(i) <= WORKS_MAX;
 }
 
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
@@ -258,9 +260,9 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	enum verdict verdict = VERDICT_TOGETHER;
 	bool exactly;
 	team->count = 0;
-	if (owns(r, f))
+	if (owns_written(r, f))
 		return VERDICT_OWNED;
-	if (!squashable(r, i, f))
+	if (!may_squash(r, i, f))
 		return VERDICT_ALONE;
 	uint32_t count = memory_sharers(&r->memory, ranges, all_written(f, ranges), sharers,
 					RANKS_MAX, &exactly);
@@ -270,7 +272,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 		struct rank *o = rank_of(sharers[n]);
 		if (o == r)
 			continue;
-		enum verdict its = partner(o, s->hal, f, &team->streams[team->count]);
+		enum verdict its = judge_partner(o, s->hal, f, &team->streams[team->count]);
 		if (its > VERDICT_WAITS)
 			return its;
 		team->members[team->count++] = o;
@@ -280,7 +282,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 		return verdict; /* otherwise another resident rank may submit it */
 	if (i->kind == ITEM_FILL && chunks_for_all(r, f, count))
 		return VERDICT_ALONE;
-	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
+	return must_not_wait(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
 
 /* Waiting without success counts for the other ranks, too: they run the same program and reach the
@@ -292,9 +294,9 @@ void squash_stop_waiting(struct rank *r, struct item *i, const struct footprint 
 	not_together(r, i, f);
 	for (uint32_t n = 0; n < r->world->size && first && verdict != VERDICT_IMPATIENT; n++)
 		if (r->world->ranks[n] && r->world->ranks[n] != r)
-			learn(r->world->ranks[n], i, f, verdict);
+			record_outcome(r->world->ranks[n], i, f, verdict);
 	if (first)
-		learn(r, i, f, verdict);
+		record_outcome(r, i, f, verdict);
 	i->own_run = true;
 }
 
@@ -327,7 +329,7 @@ bool squash_must_wait(struct rank *r, const struct stream *own, const struct ite
 
 /* True if nothing else of the rank runs, and memory where it may write unforeseen is
  * write-protected. */
-static bool fenced(struct rank *r, const struct footprint *f)
+static bool fence_set(struct rank *r, const struct footprint *f)
 {
 	struct memory_range ranges[RANGES_MAX];
 	if (!f->known || !f->writes_outside || !memory_fences(&r->memory))
@@ -351,19 +353,19 @@ static void close_all(struct rank *r)
 /* Opens the shared pages that the item writes. An item that may write anywhere must find none open.
  * Opens all or none: partly opened pages would be closed and opened again in each turn while the
  * item waits. */
-static bool opened(struct rank *r, const struct footprint *f)
+static bool pages_opened(struct rank *r, const struct footprint *f)
 {
 	if (f->writes_outside)
 		close_all(r);
 	if (f->writes_outside && r->queue->squashing.open)
 		return false;
 	for (uint32_t n = 0; n < f->count; n++)
-		if (written(&f->ranges[n]) &&
+		if (is_written(&f->ranges[n]) &&
 		    !memory_may_open(&r->memory, f->ranges[n].addr, f->ranges[n].bytes))
 			return false;
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct range *range = &f->ranges[n];
-		if (!written(range))
+		if (!is_written(range))
 			continue;
 		r->queue->squashing.open = true;
 		int error = memory_open_shared(&r->memory, range->addr, range->bytes);
@@ -375,7 +377,7 @@ static bool opened(struct rank *r, const struct footprint *f)
 	return true;
 }
 
-static void copied(void *rank, enum memory_purpose purpose, int result)
+static void copy_ended(void *rank, enum memory_purpose purpose, int result)
 {
 	(void)purpose;
 	if (result && result != MEMORY_CANCELLED)
@@ -391,11 +393,11 @@ static void request_copy(struct rank *r, const struct item *i, const struct foot
 				   .addr = RF_DEV_BASE,
 				   .bytes = RF_HEAP_BYTES,
 				   .once = opaque_measured(r, i),
-				   .over = copied,
+				   .over = copy_ended,
 				   .arg = r};
 	for (uint32_t n = 0; n < f->count && f->known; n++) {
 		const struct range *range = &f->ranges[n];
-		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
+		if (!is_written(range) || memory_owns(&r->memory, range->addr, range->bytes))
 			continue;
 		q.addr = range->addr;
 		q.bytes = range->bytes;
@@ -405,7 +407,7 @@ static void request_copy(struct rank *r, const struct item *i, const struct foot
 }
 
 /* An item that runs for this rank alone is not squashed: no shared page may be open then. */
-static bool closed(struct rank *r, const struct item *i, const struct footprint *f)
+static bool pages_closed(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		close_all(r);
@@ -417,9 +419,9 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		struct team *team)
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
-	bool may = (verdict == VERDICT_OWNED && closed(r, i, f) && fenced(r, f)) ||
-		   (verdict == VERDICT_TOGETHER && works(i) <= r->device->hal->available(s->hal) &&
-		    opened(r, f));
+	bool may = (verdict == VERDICT_OWNED && pages_closed(r, i, f) && fence_set(r, f)) ||
+		   (verdict == VERDICT_TOGETHER &&
+		    count_works(i) <= r->device->hal->available(s->hal) && pages_opened(r, f));
 	squash_not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
 		/* otherwise items that a fence held are first */
@@ -447,7 +449,7 @@ void squash_join(struct rank *r, struct item *i, struct footprint *f, const stru
 	f->key = content_version(&r->memory, f); /* the same for all, whatever the result */
 	f->unordered = false;
 	i->execution->memory = &r->memory;
-	learn(r, i, f, VERDICT_TOGETHER);
+	record_outcome(r, i, f, VERDICT_TOGETHER);
 	for (uint32_t n = 0; n < team->count; n++) {
 		struct rank *o = team->members[n];
 		struct item *its = team->streams[n]->next;
@@ -507,7 +509,7 @@ static void open_early(struct rank *r)
 	bool may = f.known && !f.writes_outside && !i->own_run && ran_together(r, i, &f);
 	while (may && s->early < f.count) {
 		const struct range *range = &f.ranges[s->early++];
-		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
+		if (!is_written(range) || memory_owns(&r->memory, range->addr, range->bytes))
 			continue;
 		s->open = true;
 		/* or later, for the item */

@@ -16,7 +16,7 @@ struct tally {
 /* One per loop: a process may have several devices. */
 static _Thread_local struct tally marks, fences, executions;
 
-static void refer(struct tally *t, const void *what)
+static void count_reference(struct tally *t, const void *what)
 {
 	if (t->count < TALLY_MAX)
 		t->what[t->count] = what;
@@ -55,13 +55,13 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 		*slots += i->slot != 0;
 		on_other_queue += i->submitted && i->execution->place == EXECUTION_DEVICE &&
 				  i->execution->queue != s->hal;
-		refer(&executions, i->execution);
+		count_reference(&executions, i->execution);
 		WRONG(i->execution != &i->own && i->own.refs,
 		      "an item that shares an execution has one of its own");
 		if (i->kind == ITEM_RECORD || i->kind == ITEM_WAIT)
-			refer(&marks, i->mark);
+			count_reference(&marks, i->mark);
 		if (i->kind == ITEM_FENCE)
-			refer(&fences, i->fence);
+			count_reference(&fences, i->fence);
 	}
 	WRONG(on_other_queue != s->on_other_queue, "items that complete on another stream's work");
 	WRONG(last != s->tail, "the tail of a stream is not its last item");
@@ -80,7 +80,7 @@ static void count_inflight(uint32_t *inflight)
 		*inflight += ((const struct execution *)what)->place == EXECUTION_DEVICE;
 }
 
-static bool attached(const struct device *d, const struct rank_memory *m)
+static bool is_attached(const struct device *d, const struct rank_memory *m)
 {
 	for (uint32_t i = 0; i < d->rank_count; i++)
 		if (&d->ranks[i]->memory == m)
@@ -96,14 +96,14 @@ const char *executions_invalid(const struct device *d)
 		for (uint32_t n = 0; n < d->ranks[k]->queue->stream_count; n++)
 			for (const struct item *i = d->ranks[k]->queue->streams[n]->head; i;
 			     i = i->next)
-				refer(&executions, i->execution);
+				count_reference(&executions, i->execution);
 	if (executions.count > TALLY_MAX)
 		return NULL;
 	qsort(executions.what, executions.count, sizeof *executions.what, by_address);
 	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));) {
 		const struct execution *e = what;
 		WRONG(e->refs != count, "items that complete on an execution");
-		WRONG(e->memory && (e->place != EXECUTION_DEVICE || !attached(d, e->memory)),
+		WRONG(e->memory && (e->place != EXECUTION_DEVICE || !is_attached(d, e->memory)),
 		      "what runs for several ranks uses the memory of a rank that is here");
 	}
 	return NULL;
@@ -116,9 +116,9 @@ static const char *marks_invalid(const struct rank *r)
 	const struct object *o;
 	while ((o = table_next(&r->objects, &at)))
 		if (o->kind == OBJ_EVENT && ((const struct event *)o)->last)
-			refer(&marks, ((const struct event *)o)->last), events++;
+			count_reference(&marks, ((const struct event *)o)->last), events++;
 	for (uint32_t i = 0; i < r->queue->waiter_count; i++)
-		refer(&marks, r->queue->waiters[i].mark);
+		count_reference(&marks, r->queue->waiters[i].mark);
 	if (marks.count <= TALLY_MAX)
 		qsort(marks.what, marks.count, sizeof *marks.what, by_address);
 	for (at = 0; (count = next_of(&marks, &at, &what));)

@@ -71,7 +71,7 @@ struct evaluation {
 	bool failed;
 };
 
-static struct span content(struct evaluation *e, uint64_t at, const struct proxy_step *s)
+static struct span parameter_content(struct evaluation *e, uint64_t at, const struct proxy_step *s)
 {
 	uint64_t bits = 0;
 	const uint32_t bytes = s->bits / 8;
@@ -98,18 +98,18 @@ static bool is_place(const struct reaches *r, struct span at, uint64_t bytes)
 	       bytes <= r->param_bytes && (uint64_t)at.low <= r->param_bytes - bytes;
 }
 
-static struct span fetched(struct evaluation *e, struct span at, const struct proxy_step *s)
+static struct span loaded_value(struct evaluation *e, struct span at, const struct proxy_step *s)
 {
 	if (span_empty(at))
 		return at;
 	if (is_place(e->r, at, s->bits / 8))
-		return content(e, (uint64_t)at.low, s);
+		return parameter_content(e, (uint64_t)at.low, s);
 	if (s->bits < 64 && s->sign != PROXY_SIGNED)
 		return (struct span){.high = (1ll << s->bits) - 1};
 	return span_anything(s->bits);
 }
 
-static struct span special(const struct evaluation *e, uint64_t which)
+static struct span special_register(const struct evaluation *e, uint64_t which)
 {
 	const uint32_t *size = which < FIRST_CTAID ? e->shape->block : e->shape->grid;
 	const uint32_t axis = which % 3;
@@ -120,24 +120,25 @@ static struct span special(const struct evaluation *e, uint64_t which)
 	return (struct span){.low = whole ? n : 0, .high = whole ? n : n - 1};
 }
 
-static struct span run(struct evaluation *e, const struct proxy_step *s, const struct span *before)
+static struct span run_step(struct evaluation *e, const struct proxy_step *s,
+			    const struct span *before)
 {
 	switch (s->op) {
 	case PROXY_STEP_ANY: return span_anything(s->bits);
 	case PROXY_STEP_NUMBER: return (struct span){.low = s->number, .high = s->number};
 	case PROXY_STEP_UP_TO: return (struct span){.high = s->number};
-	case PROXY_STEP_PARAMETER: return content(e, (uint64_t)s->number, s);
-	case PROXY_STEP_SPECIAL: return special(e, (uint64_t)s->number);
+	case PROXY_STEP_PARAMETER: return parameter_content(e, (uint64_t)s->number, s);
+	case PROXY_STEP_SPECIAL: return special_register(e, (uint64_t)s->number);
 	case PROXY_STEP_PLACE:
 		return (struct span){.low = s->number, .high = s->number, .base = SPAN_PARAMETERS};
-	case PROXY_STEP_FETCH: return fetched(e, before[s->a], s);
+	case PROXY_STEP_FETCH: return loaded_value(e, before[s->a], s);
 	default: return span_of(s, before[s->a], before[s->b], before[s->c]);
 	}
 }
 
 /* ---- checking a function's steps ---- */
 
-static bool sensible(const struct proxy_step *s, uint32_t n, uint32_t param_bytes)
+static bool step_is_valid(const struct proxy_step *s, uint32_t n, uint32_t param_bytes)
 {
 	bool bits = s->bits == 8 || s->bits == 16 || s->bits == 32 || s->bits == 64;
 	if (s->op > PROXY_STEP_LAST || s->sign > PROXY_UNSIGNED || (!bits && s->bits != 1))
@@ -178,7 +179,7 @@ static bool all_sensible(const struct proxy_function *f)
 	if (f->step_count > BOUND_STEPS_MAX || f->word_count > BOUND_WORDS_MAX)
 		return false;
 	for (uint32_t n = 0; n < f->step_count; n++)
-		if (!sensible(&f->steps[n], n, f->param_bytes))
+		if (!step_is_valid(&f->steps[n], n, f->param_bytes))
 			return false;
 	for (uint32_t n = 0; n < f->reached_count; n++) {
 		const struct proxy_reached *r = &f->reached[n];
@@ -201,7 +202,7 @@ static bool all_sensible(const struct proxy_function *f)
 /* ---- creation ---- */
 
 /* An empty array takes one byte. */
-static void *copy(const void *from, uint64_t bytes)
+static void *copy_array(const void *from, uint64_t bytes)
 {
 	void *to = malloc(bytes + 1);
 	if (to && bytes)
@@ -209,7 +210,7 @@ static void *copy(const void *from, uint64_t bytes)
 	return to;
 }
 
-static uint32_t operands(const struct proxy_step *s)
+static uint32_t operand_count(const struct proxy_step *s)
 {
 	switch (s->op) {
 	case PROXY_STEP_ANY:
@@ -247,7 +248,7 @@ static void find_axes(struct reaches *r)
 		int64_t axis = s->number - FIRST_CTAID;
 		if (s->op == PROXY_STEP_SPECIAL && axis >= 0 && axis < 3)
 			r->axes[n] = (uint8_t)(1u << axis);
-		for (uint32_t k = 0; k < operands(s); k++)
+		for (uint32_t k = 0; k < operand_count(s); k++)
 			r->axes[n] |= r->axes[before[k]];
 		if (s->op == PROXY_STEP_FETCH)
 			r->walked |= axes_of(r, s->a);
@@ -258,15 +259,15 @@ static void find_axes(struct reaches *r)
 		r->walked |= axes_of(r, r->loads[n].at);
 }
 
-static bool allocate(struct reaches *r, const struct proxy_function *f)
+static bool allocate_arrays(struct reaches *r, const struct proxy_function *f)
 {
-	r->steps = copy(f->steps, f->step_count * sizeof *f->steps);
-	r->reached = copy(f->reached, f->reached_count * sizeof *f->reached);
-	r->words = copy(f->reached_words, f->reached_word_count * sizeof(uint32_t));
-	r->at = copy(f->words, f->word_count * sizeof *f->words);
-	r->slots = copy(f->slots, f->slot_count * sizeof *f->slots);
-	r->loads = copy(f->loads, f->load_count * sizeof *f->loads);
-	r->parts = copy(f->parts, f->part_count * sizeof *f->parts);
+	r->steps = copy_array(f->steps, f->step_count * sizeof *f->steps);
+	r->reached = copy_array(f->reached, f->reached_count * sizeof *f->reached);
+	r->words = copy_array(f->reached_words, f->reached_word_count * sizeof(uint32_t));
+	r->at = copy_array(f->words, f->word_count * sizeof *f->words);
+	r->slots = copy_array(f->slots, f->slot_count * sizeof *f->slots);
+	r->loads = copy_array(f->loads, f->load_count * sizeof *f->loads);
+	r->parts = copy_array(f->parts, f->part_count * sizeof *f->parts);
 	r->axes = calloc(f->step_count + 1, 1);
 	r->run = calloc(f->step_count + 1, sizeof *r->run);
 	r->indices = calloc(f->param_bytes / ALIGNMENT + 1, sizeof *r->indices);
@@ -294,7 +295,7 @@ struct reaches *bounds_copy(const struct proxy_function *f, int *error)
 		r->part_count = f->part_count;
 		r->param_bytes = f->param_bytes;
 	}
-	if (!r || !allocate(r, f)) {
+	if (!r || !allocate_arrays(r, f)) {
 		bounds_free(r);
 		*error = CU_OUT_OF_MEMORY;
 		return NULL;
@@ -338,7 +339,7 @@ void bounds_free(struct reaches *r)
 
 /* ---- of a launch ---- */
 
-static void extend(struct bound *b, int64_t low, int64_t high)
+static void extend_bound(struct bound *b, int64_t low, int64_t high)
 {
 	if (b->low >= b->high)
 		*b = (struct bound){low, high};
@@ -346,7 +347,7 @@ static void extend(struct bound *b, int64_t low, int64_t high)
 	b->high = b->high > high ? b->high : high;
 }
 
-static uint32_t sides(uint32_t use)
+static uint32_t sides_of(uint32_t use)
 {
 	return (use & PROXY_READ) | (use & (PROXY_WRITTEN | PROXY_ATOMIC) ? PROXY_WRITTEN : 0);
 }
@@ -391,7 +392,7 @@ static void add_slot(struct evaluation *e, const struct proxy_slot *s)
 
 /* Adds an access to the bounds of the word that its address is based on; if there is none, the
  * bounds of all its words become unknown. */
-static void note(struct evaluation *e, const struct proxy_reached *reached)
+static void note_access(struct evaluation *e, const struct proxy_reached *reached)
 {
 	const struct reaches *r = e->r;
 	const uint32_t *words = &r->words[reached->first];
@@ -408,20 +409,20 @@ static void note(struct evaluation *e, const struct proxy_reached *reached)
 		struct bounds *b = &r->found[index - 1].bounds;
 		int64_t low = at.low + reached->offset;
 		int64_t high = at.high + reached->offset + (int64_t)reached->bytes;
-		if (sides(reached->use) & PROXY_READ)
-			extend(&b->read, low, high);
-		if (sides(reached->use) & PROXY_WRITTEN)
-			extend(&b->written, low, high);
+		if (sides_of(reached->use) & PROXY_READ)
+			extend_bound(&b->read, low, high);
+		if (sides_of(reached->use) & PROXY_WRITTEN)
+			extend_bound(&b->written, low, high);
 		return;
 	}
 	for (uint32_t n = 0; n < reached->count; n++)
 		if (words[n] < r->word_count)
-			r->found[words[n]].bounds.known &= ~sides(reached->use);
+			r->found[words[n]].bounds.known &= ~sides_of(reached->use);
 		else
-			e->lost |= sides(reached->use);
+			e->lost |= sides_of(reached->use);
 }
 
-static void load(struct evaluation *e, const struct proxy_load *l)
+static void note_load(struct evaluation *e, const struct proxy_load *l)
 {
 	struct span at = e->r->run[l->at];
 	if (span_empty(at))
@@ -443,20 +444,20 @@ static void one_round(struct evaluation *e, bool again)
 	struct reaches *r = e->r;
 	for (uint32_t n = 0; n < r->step_count; n++)
 		if (runs_now(e, n, again))
-			r->run[n] = run(e, &r->steps[n], r->run);
+			r->run[n] = run_step(e, &r->steps[n], r->run);
 	for (uint32_t n = 0; n < r->slot_count; n++)
 		if (runs_now(e, r->slots[n].step, again))
 			add_slot(e, &r->slots[n]);
 	for (uint32_t n = 0; n < r->load_count; n++)
 		if (runs_now(e, r->loads[n].at, again))
-			load(e, &r->loads[n]);
+			note_load(e, &r->loads[n]);
 	for (uint32_t n = 0; n < r->reached_count; n++)
 		if (runs_now(e, r->reached[n].step, again))
-			note(e, &r->reached[n]);
+			note_access(e, &r->reached[n]);
 }
 
 /* The coordinates to take one by one: none if that takes too long. */
-static uint8_t coordinates(const struct reaches *r, const struct bound_shape *shape)
+static uint8_t walked_coordinates(const struct reaches *r, const struct bound_shape *shape)
 {
 	uint64_t evaluations = r->step_count + 1;
 	for (uint32_t axis = 0; axis < 3; axis++)
@@ -480,7 +481,7 @@ static bool next_block(struct evaluation *e)
 static void work_out(struct evaluation *e)
 {
 	struct reaches *r = e->r;
-	e->walked = coordinates(r, e->shape);
+	e->walked = walked_coordinates(r, e->shape);
 	memset(r->indices, 0, (r->param_bytes / ALIGNMENT + 1) * sizeof *r->indices);
 	memset(r->seen, 0, r->param_bytes);
 	memset(r->read, !r->part_count && !r->load_count, r->param_bytes);
@@ -519,7 +520,8 @@ static bool is_for(const struct earlier *k, const struct bound_shape *shape, con
 }
 
 /* The runs of bytes whose mark has this bit. */
-static struct bound_part *runs(const uint8_t *marks, uint32_t bytes, uint8_t bit, uint32_t *count)
+static struct bound_part *marked_runs(const uint8_t *marks, uint32_t bytes, uint8_t bit,
+				      uint32_t *count)
 {
 	struct bound_part *parts = malloc((bytes / 2 + 1) * sizeof *parts);
 	*count = 0;
@@ -551,11 +553,11 @@ static bool keep_result(struct earlier *k, const struct evaluation *e)
 	uint32_t read_count;
 	kept_clear(k);
 	k->shape = *e->shape;
-	k->params = copy(e->params, r->param_bytes);
-	k->bytes = runs(r->seen, r->param_bytes, SEEN_BYTE, &k->byte_count);
+	k->params = copy_array(e->params, r->param_bytes);
+	k->bytes = marked_runs(r->seen, r->param_bytes, SEEN_BYTE, &k->byte_count);
 	k->words = word_offsets(r, &k->word_count);
-	k->found = copy(r->found, e->count * sizeof *r->found);
-	k->read = runs(r->read, r->param_bytes, 1, &read_count);
+	k->found = copy_array(r->found, e->count * sizeof *r->found);
+	k->read = marked_runs(r->read, r->param_bytes, 1, &read_count);
 	if (!k->params || !k->bytes || !k->words || !k->found || !k->read) {
 		kept_clear(k);
 		return false;

@@ -18,8 +18,8 @@ static bool is_function_of(const struct object *o, const struct module *m)
 }
 
 /* Copies accesses. Sets `error` if one of them is not within `end` bytes. */
-static struct proxy_access *accesses(const struct proxy_access *from, uint32_t count, uint64_t end,
-				     int *error)
+static struct proxy_access *copy_accesses(const struct proxy_access *from, uint32_t count,
+					  uint64_t end, int *error)
 {
 	struct proxy_access *copy = malloc(count * sizeof *copy + 1);
 	if (!copy)
@@ -32,8 +32,8 @@ static struct proxy_access *accesses(const struct proxy_access *from, uint32_t c
 	return copy;
 }
 
-static struct rf_param *layout(const struct proxy_function *from, const uint32_t *params,
-			       int *error)
+static struct rf_param *copy_layout(const struct proxy_function *from, const uint32_t *params,
+				    int *error)
 {
 	struct rf_param *copy = malloc(from->param_count * sizeof *copy + 1);
 	if (!copy)
@@ -47,7 +47,7 @@ static struct rf_param *layout(const struct proxy_function *from, const uint32_t
 	return copy;
 }
 
-static void forget(struct function *f)
+static void forget_function(struct function *f)
 {
 	free(f->params);
 	free(f->words);
@@ -56,7 +56,7 @@ static void forget(struct function *f)
 	free(f->why_open);
 }
 
-static struct version identity(const struct function *f)
+static struct version function_identity(const struct function *f)
 {
 	struct digest d;
 	digest_begin(&d);
@@ -71,19 +71,20 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	/* After a restore, a function may be known before its module. */
 	uint64_t globals_bytes = f->module->loaded ? f->module->globals_bytes : UINT64_MAX;
 	struct function new = {
-		.params = layout(from, params, &error),
-		.words = accesses(from->words, from->word_count, from->param_bytes, &error),
-		.variables = accesses(from->variables, from->variable_count, globals_bytes, &error),
+		.params = copy_layout(from, params, &error),
+		.words = copy_accesses(from->words, from->word_count, from->param_bytes, &error),
+		.variables = copy_accesses(from->variables, from->variable_count, globals_bytes,
+					   &error),
 		.reaches = bounds_copy(from, &error),
 		.why_open = from->why_open ? strdup(from->why_open) : NULL,
 	};
 	if (from->why_open && !new.why_open)
 		error = CU_OUT_OF_MEMORY;
 	if (error) {
-		forget(&new);
+		forget_function(&new);
 		return error;
 	}
-	forget(f);
+	forget_function(f);
 	f->params = new.params;
 	f->param_count = from->param_count;
 	f->words = new.words;
@@ -93,7 +94,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	f->variable_count = from->variable_count;
 	f->closed = from->closed;
 	f->opaque = false;
-	f->identity = identity(f);
+	f->identity = function_identity(f);
 	f->why_open = new.why_open;
 	f->hal = (const struct hal_function *)(uintptr_t)from->address;
 	f->param_bytes = from->param_bytes;
@@ -142,7 +143,7 @@ void function_refuse(struct function *f, int error) { f->error = error; }
 
 void function_free(struct function *f)
 {
-	forget(f);
+	forget_function(f);
 	free(f->name);
 	free(f);
 }
@@ -219,7 +220,7 @@ static char *copy_names(const char *names, uint32_t count)
 	return copy ? memcpy(copy, names, bytes) : NULL;
 }
 
-static bool fill(struct module *m, const struct module_contents *c)
+static bool fill_module(struct module *m, const struct module_contents *c)
 {
 	const uint64_t bytes = c->global_count * sizeof(uint64_t);
 	m->globals_image = malloc(c->globals_bytes + 1);
@@ -249,7 +250,7 @@ int module_answered(struct rank *r, struct module *m, int error, const struct mo
 	m->loading = false;
 	if (error)
 		return error;
-	if (!fill(m, c))
+	if (!fill_module(m, c))
 		return CU_OUT_OF_MEMORY;
 	INVARIANT(r->arriving >= m->image_bytes, "a module that has arrived was counted");
 	r->arriving -= m->image_bytes;
@@ -269,7 +270,7 @@ void module_free(struct module *m)
 	free(m);
 }
 
-static void drop(struct rank *r, struct module *m)
+static void drop_module(struct rank *r, struct module *m)
 {
 	uint32_t at = 0;
 	for (struct object *o; (o = table_next(&r->objects, &at));) {
@@ -288,7 +289,7 @@ void module_unload(struct rank *r, struct module *m)
 {
 	m->doomed = true;
 	if (!m->uses)
-		drop(r, m);
+		drop_module(r, m);
 }
 
 void module_release(struct rank *r, struct module *m)
@@ -296,5 +297,5 @@ void module_release(struct rank *r, struct module *m)
 	INVARIANT(m->uses, "a module counts its uses");
 	m->uses--;
 	if (!m->uses && m->doomed)
-		drop(r, m);
+		drop_module(r, m);
 }

@@ -28,7 +28,7 @@ static bool is_anything(struct span r, uint32_t bits)
 	return width(r) >= (bits >= 64 ? UINT64_MAX : (1ull << bits) - 1);
 }
 
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static int64_t low_of(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t high_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -36,14 +36,14 @@ static uint32_t zeros_of(struct span r)
 {
 	if (r.low != r.high)
 		return r.zeros;
-	return r.low ? least((uint32_t)__builtin_ctzll((uint64_t)r.low), SPAN_ZEROS_MAX)
+	return r.low ? least_of((uint32_t)__builtin_ctzll((uint64_t)r.low), SPAN_ZEROS_MAX)
 		     : SPAN_ZEROS_MAX;
 }
 
 static struct span span_from(int64_t low, int64_t high, uint32_t base, uint32_t zeros,
 			     uint32_t bits)
 {
-	struct span r = {low, high, base, least(zeros, SPAN_ZEROS_MAX)};
+	struct span r = {low, high, base, least_of(zeros, SPAN_ZEROS_MAX)};
 	return is_anything(r, bits) || (base && bits < 64) ? span_anything(bits) : r;
 }
 
@@ -60,14 +60,14 @@ static struct span as_bits(struct span r, uint32_t bits, uint32_t sign, bool *ok
 	if (!r.base && !__builtin_sub_overflow(r.low, lowest, &a) &&
 	    !__builtin_sub_overflow(r.high, lowest, &b) && a >> bits == b >> bits) {
 		if (a >> bits)
-			r.zeros = least(zeros_of(r), bits);
+			r.zeros = least_of(zeros_of(r), bits);
 		r.low -= (a >> bits) * (1ll << bits);
 		r.high -= (a >> bits) * (1ll << bits);
 		return r;
 	}
 	*ok = !r.base;
 	return (struct span){lowest, lowest + (1ll << bits) - 1, 0,
-			     r.base ? 0 : least(zeros_of(r), bits)};
+			     r.base ? 0 : least_of(zeros_of(r), bits)};
 }
 
 static struct span as_number(struct span r, uint32_t bits, uint32_t sign)
@@ -85,7 +85,7 @@ static struct span add(struct span a, struct span b, uint32_t bits)
 	if ((a.base && b.base) || __builtin_add_overflow(a.low, b.low, &low) ||
 	    __builtin_add_overflow(a.high, b.high, &high))
 		return span_anything(bits);
-	return span_from(low, high, a.base | b.base, least(zeros_of(a), zeros_of(b)), bits);
+	return span_from(low, high, a.base | b.base, least_of(zeros_of(a), zeros_of(b)), bits);
 }
 
 static struct span subtract(struct span a, struct span b, uint32_t bits)
@@ -94,7 +94,7 @@ static struct span subtract(struct span a, struct span b, uint32_t bits)
 	if ((b.base && a.base != b.base) || __builtin_sub_overflow(a.low, b.high, &low) ||
 	    __builtin_sub_overflow(a.high, b.low, &high))
 		return span_anything(bits);
-	uint32_t zeros = least(zeros_of(a), zeros_of(b));
+	uint32_t zeros = least_of(zeros_of(a), zeros_of(b));
 	return span_from(low, high, b.base ? 0 : a.base, zeros, bits);
 }
 
@@ -141,7 +141,7 @@ static struct span shift_down(struct span a, struct span by, uint32_t bits, uint
 }
 
 /* Sets all bits below the highest one of a number that is not negative. */
-static int64_t filled(int64_t number)
+static int64_t fill_below(int64_t number)
 {
 	return number ? (int64_t)(UINT64_MAX >> __builtin_clzll((uint64_t)number)) : 0;
 }
@@ -164,8 +164,8 @@ static struct span bits_and(struct span a, struct span b, uint32_t bits)
 			return span_from(a.low & mask, a.low & mask, 0, 0, bits);
 		if (mask < 0 && mask != INT64_MIN && !(-mask & (-mask - 1)))
 			return span_from(a.low & mask, a.high & mask, 0, zeros, bits);
-		if (mask > 0 && a.low >= 0 && a.high <= filled(mask) &&
-		    filled(mask) - mask == (mask & -mask) - 1)
+		if (mask > 0 && a.low >= 0 && a.high <= fill_below(mask) &&
+		    fill_below(mask) - mask == (mask & -mask) - 1)
 			return span_from(a.low & mask, a.high & mask, 0, zeros, bits);
 	}
 	if (a.low < 0 && b.low < 0)
@@ -182,11 +182,11 @@ static struct span bits_join(struct span a, struct span b, uint32_t bits, bool e
 	b = as_number(b, bits, PROXY_SIGNED);
 	if (a.base || b.base || a.low < 0 || b.low < 0)
 		return span_anything(bits);
-	int64_t high = filled(a.high | b.high);
+	int64_t high = fill_below(a.high | b.high);
 	if (!__builtin_add_overflow(a.high, b.high, &sum))
 		high = low_of(high, sum);
 	return span_from(exclusive ? 0 : high_of(a.low, b.low), high, 0,
-			 least(zeros_of(a), zeros_of(b)), bits);
+			 least_of(zeros_of(a), zeros_of(b)), bits);
 }
 
 static struct span divide(struct span a, struct span b, uint32_t bits, uint32_t sign)
@@ -226,13 +226,13 @@ static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t
 	b = as_bits(b, bits, sign, &also);
 	if (!ok || !also || a.base || b.base)
 		return span_anything(bits);
-	uint32_t zeros = least(zeros_of(a), zeros_of(b));
+	uint32_t zeros = least_of(zeros_of(a), zeros_of(b));
 	return most ? span_from(high_of(a.low, b.low), high_of(a.high, b.high), 0, zeros, bits)
 		    : span_from(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
 }
 
 /* The numbers that, shifted up, are in `a`, if all shifted ones were in `whole`. */
-static struct span part(struct span a, struct span by, struct span whole, uint32_t bits)
+static struct span unshifted(struct span a, struct span by, struct span whole, uint32_t bits)
 {
 	int64_t most = bits < 64 ? (1ll << (bits - 1)) - 1 : INT64_MAX, up;
 	if (a.base || whole.base || whole.low < 0 || whole.high > most || by.low != by.high ||
@@ -250,7 +250,7 @@ static struct span join(struct span a, struct span b, uint32_t bits)
 	if (a.base != b.base)
 		return span_anything(bits);
 	return span_from(low_of(a.low, b.low), high_of(a.high, b.high), a.base,
-			 least(zeros_of(a), zeros_of(b)), bits);
+			 least_of(zeros_of(a), zeros_of(b)), bits);
 }
 
 /* Two ranges that both hold: returns the smaller one. */
@@ -260,7 +260,7 @@ static struct span narrower_span(struct span a, struct span b)
 }
 
 /* Removes the number if it is the first or the last. */
-static struct span without(struct span r, int64_t number)
+static struct span without_end(struct span r, int64_t number)
 {
 	int64_t step = 1ll << zeros_of(r);
 	if (number & (step - 1))
@@ -275,7 +275,7 @@ static struct span without(struct span r, int64_t number)
 }
 
 /* Keeps only multiples of 2^zeros. */
-static struct span rounded(struct span r, uint32_t zeros)
+static struct span multiples_in(struct span r, uint32_t zeros)
 {
 	int64_t step = 1ll << zeros, low;
 	r.zeros = zeros;
@@ -287,7 +287,7 @@ static struct span rounded(struct span r, uint32_t zeros)
 }
 
 /* Addresses can be compared by their offsets, if these are small. */
-static bool comparable(struct span a, struct span b)
+static bool offsets_comparable(struct span a, struct span b)
 {
 	if (a.base != b.base)
 		return false;
@@ -295,7 +295,7 @@ static bool comparable(struct span a, struct span b)
 			   b.low > -SPAN_OFFSET_MAX && b.high < SPAN_OFFSET_MAX);
 }
 
-static struct span cut(struct span a, struct span b, uint32_t op)
+static struct span narrowed(struct span a, struct span b, uint32_t op)
 {
 	switch (op) {
 	case PROXY_STEP_BELOW:
@@ -316,10 +316,10 @@ static struct span cut(struct span a, struct span b, uint32_t op)
 		break;
 	default:
 		if (b.low == b.high)
-			a = without(a, b.low);
+			a = without_end(a, b.low);
 		break;
 	}
-	a = rounded(a, a.zeros);
+	a = multiples_in(a, a.zeros);
 	return span_empty(a) ? empty : a;
 }
 
@@ -338,7 +338,7 @@ static struct span compared(struct span a, struct span b, const struct proxy_ste
 		return empty;
 	struct span bits = as_bits(a, s->bits, s->sign, &ok);
 	b = as_bits(b, s->bits, s->sign, &also);
-	if (!also || !comparable(bits, b))
+	if (!also || !offsets_comparable(bits, b))
 		return a;
 	if (!ok) { /* unsigned, perhaps above all signed ones: only an upper limit helps */
 		if (s->op != PROXY_STEP_BELOW && s->op != PROXY_STEP_AT_MOST &&
@@ -346,14 +346,14 @@ static struct span compared(struct span a, struct span b, const struct proxy_ste
 			return a;
 		bits.low = high_of(bits.low, 0);
 	}
-	struct span left = cut(bits, b, s->op);
+	struct span left = narrowed(bits, b, s->op);
 	return span_empty(left) || width(left) < width(a) ? left : a;
 }
 
 /* ---- loops ---- */
 
-static struct span guess(struct span start, struct span edge, struct span by, uint32_t bits,
-			 bool rising)
+static struct span guess_in_loop(struct span start, struct span edge, struct span by, uint32_t bits,
+				 bool rising)
 {
 	struct span r = start, all = span_anything(bits);
 	bool same = edge.base == start.base && !span_empty(edge);
@@ -361,12 +361,13 @@ static struct span guess(struct span start, struct span edge, struct span by, ui
 		r.high = high_of(start.high, same ? edge.high : all.high);
 	else
 		r.low = low_of(start.low, same ? edge.low : all.low);
-	return rounded(r, least(zeros_of(start), zeros_of(by)));
+	return multiples_in(r, least_of(zeros_of(start), zeros_of(by)));
 }
 
 /* The possible values of a variable in a loop: its start, and its value after a turn in which it
  * was in `guess`, if no turn leads out of `guess`. Otherwise anything. */
-static struct span closed(struct span start, struct span guess, struct span next, uint32_t bits)
+static struct span range_in_loop(struct span start, struct span guess, struct span next,
+				 uint32_t bits)
 {
 	if (span_empty(start) || span_empty(next))
 		return start;
@@ -377,7 +378,7 @@ static struct span closed(struct span start, struct span guess, struct span next
 	return join(start, next, bits);
 }
 
-static bool within(struct span r, uint32_t bits)
+static bool fits(struct span r, uint32_t bits)
 {
 	int64_t half = bits < 64 ? 1ll << (bits - 1) : INT64_MAX;
 	return !is_anything(r, bits) && ((r.low >= -half && r.high < half) ||
@@ -386,21 +387,21 @@ static bool within(struct span r, uint32_t bits)
 
 /* How often a loop can turn in which a value moves through `all` in steps of `by` without wrapping
  * around; `next`: its value after a turn. */
-static struct span turns(struct span all, struct span by, struct span next, uint32_t bits)
+static struct span turns_of_loop(struct span all, struct span by, struct span next, uint32_t bits)
 {
 	struct span none = {0};
 	if (span_empty(all) || span_empty(next) || span_empty(by))
 		return none;
-	bool inside = all.base == next.base && !by.base && within(all, bits) && within(next, bits);
+	bool inside = all.base == next.base && !by.base && fits(all, bits) && fits(next, bits);
 	/* Both in the same range: all signed numbers, or none negative. */
 	struct span whole = join(all, next, bits);
-	if (!inside || !within(whole, bits) || (by.low <= 0 && by.high >= 0))
+	if (!inside || !fits(whole, bits) || (by.low <= 0 && by.high >= 0))
 		return span_anything(64);
 	uint64_t fewest = by.low > 0 ? (uint64_t)by.low : -(uint64_t)by.high;
 	return (struct span){.low = 0, .high = (int64_t)(width(all) / fewest & INT64_MAX)};
 }
 
-static struct span stride(struct span start, struct span by, struct span turns, uint32_t bits)
+static struct span after_turns(struct span start, struct span by, struct span turns, uint32_t bits)
 {
 	if (span_empty(start) || span_empty(by) || span_empty(turns))
 		return start;
@@ -415,7 +416,7 @@ static struct span stride(struct span start, struct span by, struct span turns, 
 
 /* The factor and the shift of the division by a number below 2^31 (Granlund and Montgomery, 1994):
  * exact for numbers below 2^31, whose sum with the product's upper half is below 2^32. */
-static struct span divisor(struct span factor, struct span shift, struct span by)
+static struct span division_of(struct span factor, struct span shift, struct span by)
 {
 	const uint64_t d = (uint64_t)by.low, s = (uint64_t)shift.low;
 	bool known = !factor.base && !shift.base && !by.base && factor.low == factor.high &&
@@ -468,15 +469,18 @@ struct span span_of(const struct proxy_step *s, struct span a, struct span b, st
 	case PROXY_STEP_AS: return span_empty(a) ? a : as_number(a, s->bits, s->sign);
 	case PROXY_STEP_RISING:
 	case PROXY_STEP_FALLING:
-		return span_empty(a) ? a : guess(a, b, c, s->bits, s->op == PROXY_STEP_RISING);
-	case PROXY_STEP_LOOP: return closed(a, b, c, s->bits);
-	case PROXY_STEP_TURNS: return turns(a, b, c, s->bits);
-	case PROXY_STEP_STRIDE: return stride(a, b, c, s->bits);
+		return span_empty(a) ? a
+				     : guess_in_loop(a, b, c, s->bits, s->op == PROXY_STEP_RISING);
+	case PROXY_STEP_LOOP: return range_in_loop(a, b, c, s->bits);
+	case PROXY_STEP_TURNS: return turns_of_loop(a, b, c, s->bits);
+	case PROXY_STEP_STRIDE: return after_turns(a, b, c, s->bits);
 	case PROXY_STEP_DIVISOR:
-		return span_empty(a) || span_empty(b) || span_empty(c) ? empty : divisor(a, b, c);
-	case PROXY_STEP_PART:
 		return span_empty(a) || span_empty(b) || span_empty(c) ? empty
-								       : part(a, b, c, s->bits);
+								       : division_of(a, b, c);
+	case PROXY_STEP_PART:
+		return span_empty(a) || span_empty(b) || span_empty(c)
+			       ? empty
+			       : unshifted(a, b, c, s->bits);
 	default: return of_two(s, a, b);
 	}
 }

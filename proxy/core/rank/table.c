@@ -15,7 +15,7 @@ static uint32_t slot_of(const struct table *t, uint64_t id)
 	return (uint32_t)((id * 0x9e3779b97f4a7c15ull) >> 32) & (t->capacity - 1);
 }
 
-static bool grow(struct table *t)
+static bool enlarge_table(struct table *t)
 {
 	struct table bigger = {0};
 	bigger.capacity = t->capacity ? t->capacity : 16;
@@ -38,7 +38,7 @@ static bool grow(struct table *t)
 	return true;
 }
 
-static struct object *find(const struct table *t, uint64_t id)
+static struct object *find_entry(const struct table *t, uint64_t id)
 {
 	if (!t->capacity)
 		return NULL;
@@ -50,18 +50,18 @@ static struct object *find(const struct table *t, uint64_t id)
 
 struct object *table_get(const struct table *t, uint64_t id, enum object_kind kind)
 {
-	struct object *found = find(t, id);
+	struct object *found = find_entry(t, id);
 	return found && found->kind == kind ? found : NULL;
 }
 
-bool table_has(const struct table *t, uint64_t id) { return find(t, id) != NULL; }
+bool table_has(const struct table *t, uint64_t id) { return find_entry(t, id) != NULL; }
 
 /* Returns false if the number is taken, there are too many objects, or host memory is short. */
 bool table_put(struct table *t, struct object *object)
 {
 	if (t->count >= OBJECTS_MAX)
 		return false;
-	if ((t->count + t->dead + 1) * 4 > t->capacity * 3 && !grow(t))
+	if ((t->count + t->dead + 1) * 4 > t->capacity * 3 && !enlarge_table(t))
 		return false;
 	uint32_t s = slot_of(t, object->id);
 	for (; t->slot[s]; s = (s + 1) & (t->capacity - 1))

@@ -5,7 +5,7 @@
 
 static uint64_t rotated(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
-static void rounds(struct digest *d, int count)
+static void mix_rounds(struct digest *d, int count)
 {
 	uint64_t v0 = d->v0, v1 = d->v1, v2 = d->v2, v3 = d->v3;
 	while (count--) {
@@ -19,10 +19,10 @@ static void rounds(struct digest *d, int count)
 	d->v0 = v0, d->v1 = v1, d->v2 = v2, d->v3 = v3;
 }
 
-static void absorb(struct digest *d, uint64_t word)
+static void absorb_word(struct digest *d, uint64_t word)
 {
 	d->v3 ^= word;
-	rounds(d, 2);
+	mix_rounds(d, 2);
 	d->v0 ^= word;
 }
 
@@ -34,7 +34,7 @@ void digest_begin(struct digest *d)
 
 void digest_word(struct digest *d, uint64_t word)
 {
-	absorb(d, word);
+	absorb_word(d, word);
 	d->bytes += sizeof word;
 }
 
@@ -57,12 +57,12 @@ void digest_bytes(struct digest *d, const void *from, uint64_t bytes)
 struct version digest_end(struct digest *d)
 {
 	struct version v;
-	absorb(d, d->bytes << 56);
+	absorb_word(d, d->bytes << 56);
 	d->v2 ^= 0xee;
-	rounds(d, 4);
+	mix_rounds(d, 4);
 	v.a = d->v0 ^ d->v1 ^ d->v2 ^ d->v3;
 	d->v1 ^= 0xdd;
-	rounds(d, 4);
+	mix_rounds(d, 4);
 	v.b = d->v0 ^ d->v1 ^ d->v2 ^ d->v3;
 	return v;
 }

@@ -32,7 +32,8 @@ static uint32_t extent_at(const struct versions *v,
 	return low;
 }
 
-static struct content later(struct content c, uint64_t bytes) /* the content from `bytes` on */
+static struct content content_from(struct content c,
+				   uint64_t bytes) /* the content from `bytes` on */
 {
 	c.offset += bytes;
 	if (c.period)
@@ -46,9 +47,9 @@ static bool same_content(const struct content *x, const struct content *y)
 	       x->offset == y->offset && x->period == y->period;
 }
 
-static bool continues(const struct extent *e, const struct extent *next)
+static bool continues_extent(const struct extent *e, const struct extent *next)
 {
-	struct content c = later(e->content, next->addr - e->addr);
+	struct content c = content_from(e->content, next->addr - e->addr);
 	return same_content(&c, &next->content);
 }
 
@@ -100,7 +101,7 @@ void versions_close(struct versions *v)
 }
 
 /* Halves the number of extents: each pair becomes private together. */
-static void coarsen(struct versions *v)
+static void halve_extents(struct versions *v)
 {
 	uint32_t kept = 0;
 	for (uint32_t i = 0; i < v->count; i += 2) {
@@ -132,11 +133,11 @@ static bool has_capacity(struct versions *v, uint64_t count)
 }
 
 /* Merges neighbours where the second continues the first: `count` extents from `from` on. */
-static void join(struct versions *v, uint32_t from, uint32_t count)
+static void join_extents(struct versions *v, uint32_t from, uint32_t count)
 {
 	uint32_t end = from + count < v->count ? from + count : v->count, kept = from;
 	for (uint32_t i = from + 1; i < end; i++)
-		if (!continues(&v->extents[kept], &v->extents[i]))
+		if (!continues_extent(&v->extents[kept], &v->extents[i]))
 			v->extents[++kept] = v->extents[i];
 	memmove(&v->extents[kept + 1], &v->extents[end], (v->count - end) * sizeof *v->extents);
 	v->count -= end - kept - 1;
@@ -150,7 +151,8 @@ static bool replace_extents(struct versions *v, uint64_t addr, uint64_t bytes,
 	uint64_t end = addr + bytes;
 	INVARIANT(addr >= v->begin && end > addr && end <= v->end && v->extents[first].addr <= addr,
 		  "a range with a new version is part of the map");
-	struct extent tail = {end, later(v->extents[last].content, end - v->extents[last].addr)};
+	struct extent tail = {end,
+			      content_from(v->extents[last].content, end - v->extents[last].addr)};
 	bool head = v->extents[first].addr < addr;
 	bool rest = end_of(v, last) > end;
 	uint64_t more = (uint64_t)head + count + rest, less = last - first + 1;
@@ -162,7 +164,7 @@ static bool replace_extents(struct versions *v, uint64_t addr, uint64_t bytes,
 	memcpy(&v->extents[first + head], new, count * sizeof *new);
 	if (rest)
 		v->extents[first + more - 1] = tail;
-	join(v, first ? first - 1 : 0, (uint32_t)more + 2);
+	join_extents(v, first ? first - 1 : 0, (uint32_t)more + 2);
 	return true;
 }
 
@@ -171,7 +173,7 @@ void versions_set(struct versions *v, uint64_t addr, uint64_t bytes, struct cont
 	if (!bytes)
 		return;
 	while (!replace_extents(v, addr, bytes, &(struct extent){addr, content}, 1))
-		coarsen(v);
+		halve_extents(v);
 }
 
 void versions_private(struct versions *v, uint64_t addr, uint64_t bytes)
@@ -195,7 +197,7 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 		struct extent e = from->extents[first + i];
 		uint64_t skipped = e.addr < from_addr ? from_addr - e.addr : 0;
 		uint64_t at_byte = e.addr + skipped - from_addr;
-		copied[i] = (struct extent){to_addr + at_byte, later(e.content, skipped)};
+		copied[i] = (struct extent){to_addr + at_byte, content_from(e.content, skipped)};
 	}
 	if (!replace_extents(to, to_addr, bytes, copied, count))
 		versions_private(to, to_addr, bytes);
@@ -210,8 +212,8 @@ bool versions_equal(const struct versions *v, uint64_t addr, uint64_t bytes, str
 		if (e->addr >= end)
 			break;
 		uint64_t from = e->addr < addr ? addr : e->addr;
-		struct content has = later(e->content, from - e->addr);
-		struct content should = later(content, from - addr);
+		struct content has = content_from(e->content, from - e->addr);
+		struct content should = content_from(content, from - addr);
 		if (!same_content(&has, &should))
 			return false;
 	}
@@ -235,7 +237,7 @@ void versions_absorb(const struct versions *v, uint64_t addr, uint64_t bytes, st
 			break;
 		uint64_t begin = e->addr < addr ? addr : e->addr;
 		uint64_t until = end_of(v, i) < end ? end_of(v, i) : end;
-		struct content c = later(e->content, begin - e->addr);
+		struct content c = content_from(e->content, begin - e->addr);
 		digest_word(d, until - begin);
 		digest_word(d, c.version.a);
 		digest_word(d, c.version.b);
@@ -300,7 +302,7 @@ const char *versions_invalid(const struct versions *v)
 		WRONG(e->addr >= end_of(v, i), "extents are not in order, or leave the heap");
 		WRONG(e->content.period && e->content.offset >= e->content.period,
 		      "an offset beyond what repeats");
-		WRONG(i && continues(e - 1, e), "two extents that are one");
+		WRONG(i && continues_extent(e - 1, e), "two extents that are one");
 	}
 	return NULL;
 }
