@@ -103,7 +103,7 @@ TABLE: Table = {
         SHORT: {
             "no-fallback": ("&& !place_anywhere(h, whole, out)", ""),
             "no-end-of-the-quarantine": (
-                "promote(h, h->freed_count);\n\t\tif (!choose_place(",
+                "free_retired(h, h->freed_count);\n\t\tif (!choose_place(",
                 "if (!choose_place(",
             ),
         },

@@ -54,7 +54,7 @@ TABLE: Table = {
                 "RF_CHUNK_BYTES);\n\t\tentry->unzeroed = false;",
                 "RF_CHUNK_BYTES);",
             ),
-            "no-zeros-where-none-may-write": ("\t\tclean(space->device, chunk);\n", ""),
+            "no-zeros-where-none-may-write": ("\t\tzero_chunk(space->device, chunk);\n", ""),
             "zeros-while-others-read": ("chunk, true, false);", "chunk, true, true);"),
         },
     },

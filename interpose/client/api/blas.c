@@ -133,8 +133,8 @@ static int blas_copy(const struct blas_call *c, void *to, const void *from, size
 
 /* Stores the numbers in `place`, each aligned for any type, runs the kernel, and copies the results
  * back. */
-static int through(struct blas_call *c, enum blas_kernel kernel, struct blas_number *numbers,
-		   size_t count, char *place)
+static int run_with_numbers(struct blas_call *c, enum blas_kernel kernel,
+			    struct blas_number *numbers, size_t count, char *place)
 {
 	int error = CUDA_OK;
 
@@ -173,7 +173,7 @@ int blas_with_numbers(struct blas_call *c, enum blas_kernel kernel, struct blas_
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	if (pool_alloc(&place, 2 * NUMBERS_BYTES, NULL, c->handle->stream))
 		return CUBLAS_STATUS_ALLOC_FAILED;
-	error = through(c, kernel, numbers, count, place);
+	error = run_with_numbers(c, kernel, numbers, count, place);
 	last = pool_free(place, c->handle->stream);
 	return error || last ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

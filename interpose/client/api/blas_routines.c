@@ -28,12 +28,12 @@ static bool is_triangle(int uplo, int diag)
 
 /* ---- operands ---- */
 
-static struct blas_vector vector(const void *at, int64_t step, int64_t batch)
+static struct blas_vector vector_of(const void *at, int64_t step, int64_t batch)
 {
 	return (struct blas_vector){(uint64_t)at, step, batch};
 }
 
-static struct blas_matrix plain(const void *at, int64_t ld, int64_t batch, int op)
+static struct blas_matrix matrix_of(const void *at, int64_t ld, int64_t batch, int op)
 {
 	return (struct blas_matrix){.at = (uint64_t)at,
 				    .ld = ld,
@@ -47,10 +47,10 @@ static struct blas_matrix plain(const void *at, int64_t ld, int64_t batch, int o
 
 /* One triangle of a matrix of order n, stored as a band of `k` diagonals, or BLAS_FULL, or
  * BLAS_PACKED. */
-static struct blas_matrix half(const void *at, int64_t ld, int shape, int uplo, int64_t n,
-			       int64_t k)
+static struct blas_matrix triangle_stored(const void *at, int64_t ld, int shape, int uplo,
+					  int64_t n, int64_t k)
 {
-	struct blas_matrix x = plain(at, ld, 0, CUBLAS_OP_N);
+	struct blas_matrix x = matrix_of(at, ld, 0, CUBLAS_OP_N);
 
 	x.shape = shape;
 	x.upper = uplo == CUBLAS_FILL_MODE_UPPER;
@@ -72,10 +72,10 @@ static bool half_fits(int64_t ld, int64_t n, int64_t k)
 	return k == BLAS_PACKED || (k == BLAS_FULL ? ld >= at_least_one(n) : ld > k);
 }
 
-static struct blas_matrix triangle(const void *at, int64_t ld, int uplo, int op, int diag,
-				   int64_t n, int64_t k)
+static struct blas_matrix triangle_of(const void *at, int64_t ld, int uplo, int op, int diag,
+				      int64_t n, int64_t k)
 {
-	struct blas_matrix x = half(at, ld, BLAS_TRIANGULAR, uplo, n, k);
+	struct blas_matrix x = triangle_stored(at, ld, BLAS_TRIANGULAR, uplo, n, k);
 
 	x.unit = diag == CUBLAS_DIAG_UNIT;
 	x.turned = op != CUBLAS_OP_N;
@@ -96,8 +96,8 @@ int blas_each(const void *handle, int type, int op, int64_t n, const void *alpha
 	if (n <= 0 || (op == BLAS_SCAL && incx <= 0))
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.n = n;
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	return blas_launch(&c, KERNEL_EACH, n);
 }
 
@@ -114,8 +114,8 @@ int blas_reduce(const void *handle, int type, int op, bool conj, int64_t n, cons
 	c.args.op = (uint32_t)op;
 	c.args.n = n > 0 && (op == BLAS_DOT || incx > 0) ? n : 0;
 	c.args.flags |= (conj ? BLAS_CONJ : 0) | (bytes == 8 ? BLAS_WIDE : 0);
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	return blas_with_numbers(&c, KERNEL_REDUCE, &number, 1);
 }
 
@@ -130,8 +130,8 @@ int blas_rot(const void *handle, int type, int64_t n, void *x, int64_t incx, voi
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.op = BLAS_ROT;
 	c.args.n = n;
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	return blas_launch(&c, KERNEL_EACH, n);
 }
 
@@ -146,8 +146,8 @@ int blas_rotm(const void *handle, int type, int64_t n, void *x, int64_t incx, vo
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.op = BLAS_ROTM;
 	c.args.n = n;
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	memset(c.args.alpha, 0, sizeof c.args.alpha);
 	c.args.result = (uint64_t)param;
 	if (c.on_device)
@@ -229,11 +229,11 @@ int blas_gemv(const void *handle, int type, int trans, int64_t m, int64_t n, con
 	NEED(is_op(trans) && m >= 0 && n >= 0 && a.ld >= at_least_one(m) && count >= 0);
 	c.args.count = count;
 	c.args.flags |= listed ? BLAS_LISTED : 0;
-	c.args.a = plain(a.at, a.ld, a.stride, trans);
+	c.args.a = matrix_of(a.at, a.ld, a.stride, trans);
 	if (!m || !n) /* as in BLAS: y is unchanged */
 		return CUBLAS_STATUS_SUCCESS;
 	return times_vector(&c, turned ? n : m, turned ? m : n, alpha, beta,
-			    vector(x.at, x.ld, x.stride), vector(y.at, y.ld, y.stride));
+			    vector_of(x.at, x.ld, x.stride), vector_of(y.at, y.ld, y.stride));
 }
 
 int blas_gbmv(const void *handle, int type, int trans, int64_t m, int64_t n, int64_t kl, int64_t ku,
@@ -244,12 +244,12 @@ int blas_gbmv(const void *handle, int type, int trans, int64_t m, int64_t n, int
 	bool turned = trans != CUBLAS_OP_N;
 	TRY(blas_begin(&c, handle, type));
 	NEED(is_op(trans) && m >= 0 && n >= 0 && kl >= 0 && ku >= 0 && lda > kl + ku);
-	c.args.a = plain(a, lda, 0, trans);
+	c.args.a = matrix_of(a, lda, 0, trans);
 	c.args.a.below = kl;
 	c.args.a.above = ku;
 	c.args.a.shift = ku;
-	return times_vector(&c, turned ? n : m, turned ? m : n, alpha, beta, vector(x, incx, 0),
-			    vector(y, incy, 0));
+	return times_vector(&c, turned ? n : m, turned ? m : n, alpha, beta, vector_of(x, incx, 0),
+			    vector_of(y, incy, 0));
 }
 
 int blas_symv(const void *handle, int type, int shape, int uplo, int64_t n, int64_t k,
@@ -259,8 +259,8 @@ int blas_symv(const void *handle, int type, int shape, int uplo, int64_t n, int6
 	struct blas_call c;
 	TRY(blas_begin(&c, handle, type));
 	NEED(is_triangle(uplo, 0) && n >= 0 && k >= BLAS_PACKED && half_fits(lda, n, k));
-	c.args.a = half(a, lda, shape, uplo, n, k);
-	return times_vector(&c, n, n, alpha, beta, vector(x, incx, 0), vector(y, incy, 0));
+	c.args.a = triangle_stored(a, lda, shape, uplo, n, k);
+	return times_vector(&c, n, n, alpha, beta, vector_of(x, incx, 0), vector_of(y, incy, 0));
 }
 
 int blas_trv(const void *handle, int type, bool solve, int uplo, int trans, int diag, int64_t n,
@@ -273,8 +273,8 @@ int blas_trv(const void *handle, int type, bool solve, int uplo, int trans, int 
 	if (!n)
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.n = n;
-	c.args.a = triangle(a, lda, uplo, trans, diag, n, k);
-	c.args.x = vector(x, incx, 0);
+	c.args.a = triangle_of(a, lda, uplo, trans, diag, n, k);
+	c.args.x = vector_of(x, incx, 0);
 	return blas_launch(&c, solve ? KERNEL_SOLVE_VECTOR : KERNEL_TRIANGLE_TIMES_VECTOR, 1);
 }
 
@@ -289,9 +289,9 @@ int blas_ger(const void *handle, int type, bool conj, int64_t m, int64_t n, cons
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.m = m;
 	c.args.n = n;
-	c.args.a = plain(a, lda, 0, CUBLAS_OP_N);
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.a = matrix_of(a, lda, 0, CUBLAS_OP_N);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	c.args.flags |= conj ? BLAS_CONJ : 0;
 	return blas_launch(&c, KERNEL_UPDATE, m * n);
 }
@@ -308,9 +308,9 @@ int blas_syr(const void *handle, int type, uint32_t flags, int uplo, int64_t n, 
 	if (!n)
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.m = c.args.n = n;
-	c.args.a = half(a, lda, BLAS_SYMMETRIC, uplo, n, k);
-	c.args.x = vector(x, incx, 0);
-	c.args.y = vector(y, incy, 0);
+	c.args.a = triangle_stored(a, lda, BLAS_SYMMETRIC, uplo, n, k);
+	c.args.x = vector_of(x, incx, 0);
+	c.args.y = vector_of(y, incy, 0);
 	c.args.flags |= flags | (flags & BLAS_HERMITIAN ? BLAS_CONJ : 0);
 	return blas_launch(&c, KERNEL_UPDATE, n * n);
 }
@@ -343,9 +343,9 @@ int blas_gemm(const void *handle, int type, int transa, int transb, int64_t m, i
 	     b.ld >= at_least_one(transb == CUBLAS_OP_N ? k : n) && c.ld >= at_least_one(m));
 	call.args.count = count;
 	call.args.flags |= listed ? BLAS_LISTED : 0;
-	call.args.a = plain(a.at, a.ld, a.stride, transa);
-	call.args.b = plain(b.at, b.ld, b.stride, transb);
-	call.args.c = plain(c.at, c.ld, c.stride, CUBLAS_OP_N);
+	call.args.a = matrix_of(a.at, a.ld, a.stride, transa);
+	call.args.b = matrix_of(b.at, b.ld, b.stride, transb);
+	call.args.c = matrix_of(c.at, c.ld, c.stride, CUBLAS_OP_N);
 	return times_matrix(&call, m, n, k, alpha, beta, false, false);
 }
 
@@ -359,11 +359,11 @@ int blas_symm(const void *handle, int type, int shape, int side, int uplo, int64
 	TRY(blas_begin(&call, handle, type));
 	NEED((right || side == CUBLAS_SIDE_LEFT) && is_triangle(uplo, 0) && m >= 0 && n >= 0 &&
 	     lda >= at_least_one(order) && ldb >= at_least_one(m) && ldc >= at_least_one(m));
-	struct blas_matrix folded = half(a, lda, shape, uplo, order, BLAS_FULL);
-	struct blas_matrix other = plain(b, ldb, 0, CUBLAS_OP_N);
+	struct blas_matrix folded = triangle_stored(a, lda, shape, uplo, order, BLAS_FULL);
+	struct blas_matrix other = matrix_of(b, ldb, 0, CUBLAS_OP_N);
 	call.args.a = right ? other : folded;
 	call.args.b = right ? folded : other;
-	call.args.c = plain(c, ldc, 0, CUBLAS_OP_N);
+	call.args.c = matrix_of(c, ldc, 0, CUBLAS_OP_N);
 	return times_matrix(&call, m, n, order, alpha, beta, false, false);
 }
 
@@ -380,17 +380,17 @@ int blas_syrk(const void *handle, int type, uint32_t flags, bool real_alpha, int
 	     ldb >= rows && ldc >= at_least_one(n) &&
 	     (call.real || trans != (hermitian ? CUBLAS_OP_T : CUBLAS_OP_C)));
 	call.args.flags |= flags | (hermitian ? BLAS_CONJ : 0);
-	call.args.a = plain(a, lda, 0, trans);
-	call.args.b = plain(b, ldb, 0, trans);
+	call.args.a = matrix_of(a, lda, 0, trans);
+	call.args.b = matrix_of(b, ldb, 0, trans);
 	call.args.b.turned = !call.args.a.turned;
 	call.args.b.conj = hermitian ? !call.args.a.conj : 0;
-	call.args.c = half(c, ldc, BLAS_SYMMETRIC, uplo, n, BLAS_FULL);
+	call.args.c = triangle_stored(c, ldc, BLAS_SYMMETRIC, uplo, n, BLAS_FULL);
 	return times_matrix(&call, n, n, k, alpha, beta, real_alpha, hermitian);
 }
 
-static int triangular(struct blas_call *c, const void *handle, int type, int side, int uplo,
-		      int trans, int diag, int64_t m, int64_t n, const void *alpha, const void *a,
-		      int64_t lda)
+static int run_triangular(struct blas_call *c, const void *handle, int type, int side, int uplo,
+			  int trans, int diag, int64_t m, int64_t n, const void *alpha,
+			  const void *a, int64_t lda)
 {
 	bool right = side == CUBLAS_SIDE_RIGHT;
 	int64_t order = right ? n : m;
@@ -401,7 +401,7 @@ static int triangular(struct blas_call *c, const void *handle, int type, int sid
 	c->args.flags |= right ? BLAS_RIGHT : 0;
 	c->args.m = m;
 	c->args.n = n;
-	c->args.a = triangle(a, lda, uplo, trans, diag, order, BLAS_FULL);
+	c->args.a = triangle_of(a, lda, uplo, trans, diag, order, BLAS_FULL);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -410,10 +410,10 @@ int blas_trmm(const void *handle, int type, int side, int uplo, int trans, int d
 	      void *c, int64_t ldc)
 {
 	struct blas_call call;
-	TRY(triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
+	TRY(run_triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
 	NEED(ldb >= at_least_one(m) && ldc >= at_least_one(m));
-	call.args.b = plain(b, ldb, 0, CUBLAS_OP_N);
-	call.args.c = plain(c, ldc, 0, CUBLAS_OP_N);
+	call.args.b = matrix_of(b, ldb, 0, CUBLAS_OP_N);
+	call.args.c = matrix_of(c, ldc, 0, CUBLAS_OP_N);
 	if (!m || !n)
 		return CUBLAS_STATUS_SUCCESS;
 	return blas_launch(&call, KERNEL_TRIANGLE_TIMES_MATRIX, side == CUBLAS_SIDE_RIGHT ? m : n);
@@ -424,11 +424,11 @@ int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int d
 	      int64_t count, bool listed)
 {
 	struct blas_call call;
-	TRY(triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
+	TRY(run_triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
 	NEED(ldb >= at_least_one(m) && count >= 0);
 	call.args.count = count;
 	call.args.flags |= listed ? BLAS_LISTED : 0;
-	call.args.b = plain(b, ldb, 0, CUBLAS_OP_N);
+	call.args.b = matrix_of(b, ldb, 0, CUBLAS_OP_N);
 	if (!m || !n || !count)
 		return CUBLAS_STATUS_SUCCESS;
 	return blas_launch(&call, KERNEL_SOLVE_MATRIX, side == CUBLAS_SIDE_RIGHT ? m : n);
@@ -439,7 +439,7 @@ int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int d
 static struct blas_matrix listed_matrix(struct blas_call *c, const void *at, int64_t ld)
 {
 	c->args.flags |= BLAS_LISTED;
-	return plain(at, ld, 0, CUBLAS_OP_N);
+	return matrix_of(at, ld, 0, CUBLAS_OP_N);
 }
 
 /* The scalar of a call that takes none. */
@@ -466,7 +466,7 @@ int blas_getrf(const void *handle, int type, int64_t n, const void *a, int64_t l
 	call.args.m = call.args.n = n;
 	call.args.count = count;
 	call.args.a = listed_matrix(&call, a, lda);
-	call.args.x = vector(pivots, 1, 0);
+	call.args.x = vector_of(pivots, 1, 0);
 	call.args.result = (uint64_t)infos;
 	return blas_launch(&call, KERNEL_FACTOR, 1);
 }
@@ -487,15 +487,16 @@ static int swap_rows(struct blas_call *c, const int *pivots, bool backwards)
 {
 	if (!pivots)
 		return CUBLAS_STATUS_SUCCESS;
-	c->args.x = vector(pivots, 1, 0);
+	c->args.x = vector_of(pivots, 1, 0);
 	c->args.flags |= backwards ? BLAS_BACKWARDS : 0;
 	return blas_launch(c, KERNEL_SWAP_ROWS, c->args.n);
 }
 
 static int solve_half(struct blas_call *c, const void *a, int64_t lda, int op, bool upper)
 {
-	c->args.a = triangle(a, lda, upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER, op,
-			     upper ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT, c->args.m, BLAS_FULL);
+	c->args.a = triangle_of(a, lda, upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER, op,
+				upper ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT, c->args.m,
+				BLAS_FULL);
 	return blas_launch(c, KERNEL_SOLVE_MATRIX, c->args.n);
 }
 
@@ -541,9 +542,9 @@ int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, i
 	call.args.op = BLAS_GEAM;
 	call.args.m = m;
 	call.args.n = n;
-	call.args.a = plain(a, lda, 0, transa);
-	call.args.b = plain(b, ldb, 0, transb);
-	call.args.c = plain(c, ldc, 0, CUBLAS_OP_N);
+	call.args.a = matrix_of(a, lda, 0, transa);
+	call.args.b = matrix_of(b, ldb, 0, transb);
+	call.args.c = matrix_of(c, ldc, 0, CUBLAS_OP_N);
 	return blas_launch(&call, KERNEL_COMBINE, m * n);
 }
 
@@ -561,9 +562,9 @@ int blas_dgmm(const void *handle, int type, int side, int64_t m, int64_t n, cons
 	call.args.flags |= right ? BLAS_RIGHT : 0;
 	call.args.m = m;
 	call.args.n = n;
-	call.args.a = plain(a, lda, 0, CUBLAS_OP_N);
+	call.args.a = matrix_of(a, lda, 0, CUBLAS_OP_N);
 	call.args.b = call.args.a;
-	call.args.c = plain(c, ldc, 0, CUBLAS_OP_N);
-	call.args.x = vector(x, incx, 0);
+	call.args.c = matrix_of(c, ldc, 0, CUBLAS_OP_N);
+	call.args.x = vector_of(x, incx, 0);
 	return blas_launch(&call, KERNEL_COMBINE, m * n);
 }

@@ -188,7 +188,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 }
 
 /* The named context, or the current one if the name is NULL. */
-static int named(const void *context, struct context **out)
+static int context_or_current(const void *context, struct context **out)
 {
 	*out = context_now();
 	return context ? context_find(context, out) : context_needed();
@@ -197,21 +197,21 @@ static int named(const void *context, struct context **out)
 int context_sync(const void *context)
 {
 	struct context *c;
-	int error = named(context, &c);
+	int error = context_or_current(context, &c);
 	return error ? error : device_sync();
 }
 
 int context_version(const void *context, unsigned *version)
 {
 	struct context *c;
-	int error = named(context, &c);
+	int error = context_or_current(context, &c);
 	return error ? error : version_get((int *)version);
 }
 
 int context_device_get(int *device, const void *context)
 {
 	struct context *c;
-	int error = device ? named(context, &c) : INVALID_VALUE;
+	int error = device ? context_or_current(context, &c) : INVALID_VALUE;
 	if (!error)
 		*device = c->device;
 	return error;
@@ -274,7 +274,7 @@ int context_flags(unsigned *flags)
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
 	struct context *c;
-	int error = ctxId ? named(ctx, &c) : INVALID_VALUE;
+	int error = ctxId ? context_or_current(ctx, &c) : INVALID_VALUE;
 	if (!error)
 		*ctxId = atomic_load(&c->number);
 	return error;

@@ -12,7 +12,7 @@
 /* ---- products ---- */
 
 /* Reports an unsupported value of an attribute. */
-static int lacks(const char *what, long long value)
+static int refuse_value(const char *what, long long value)
 {
 	LOG_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
 	return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -43,28 +43,28 @@ static const struct {
 #define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
 #define WITH_BIAS (BIASED | RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
-static int bias(struct rf_gemm *m, const struct desc *d)
+static int set_bias(struct rf_gemm *m, const struct desc *d)
 {
 	if (d->bias_stride < 0)
-		return lacks("CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE", d->bias_stride);
+		return refuse_value("CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE", d->bias_stride);
 	m->bias = (uint64_t)d->bias;
 	m->bias_batch = (uint64_t)d->bias_stride;
 	m->type_bias = d->bias_type < 0 ? m->type_cd : (uint8_t)d->bias_type;
 	bool is_double = m->type_bias == CUDA_R_64F;
 	if (is_double != (m->type_cd == CUDA_R_64F) ||
 	    (!is_double && m->type_bias != CUDA_R_32F && m->type_bias != m->type_cd))
-		return lacks("CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE", d->bias_type);
+		return refuse_value("CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE", d->bias_type);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 /* Sets the auxiliary matrix, stored by columns: ReLU's has bits, GELU's has D's type. */
-static int aux(struct rf_gemm_aux *call, const struct desc *d)
+static int set_aux(struct rf_gemm_aux *call, const struct desc *d)
 {
 	bool bits = call->g.flags & (RF_GEMM_RELU | RF_GEMM_DRELU);
 	int64_t unit = bits ? 128 : 8;
 
 	if (!bits && d->aux_type >= 0 && d->aux_type != call->g.type_cd)
-		return lacks("CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE", d->aux_type);
+		return refuse_value("CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE", d->aux_type);
 	if (d->aux_ld < (int64_t)call->g.m || d->aux_ld % unit || d->aux_stride < 0 ||
 	    d->aux_stride % unit)
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -81,14 +81,14 @@ static int fill_epilogue(struct rf_gemm_aux *call, const struct desc *d)
 		if (epilogues[i].epilogue == d->epilogue)
 			flags = epilogues[i].flags;
 	if (flags == UINT32_MAX)
-		return lacks("cublasLtEpilogue_t", d->epilogue);
+		return refuse_value("cublasLtEpilogue_t", d->epilogue);
 	if (m->type_cd == CUDA_R_32I && flags)
-		return lacks("an integer result and cublasLtEpilogue_t", d->epilogue);
+		return refuse_value("an integer result and cublasLtEpilogue_t", d->epilogue);
 	if (m->type_ab == CUDA_R_8I && flags & (RF_GEMM_SUM_A | RF_GEMM_SUM_B))
-		return lacks("integer factors and cublasLtEpilogue_t", d->epilogue);
+		return refuse_value("integer factors and cublasLtEpilogue_t", d->epilogue);
 	m->flags |= flags & ~BIASED;
-	int status = flags & WITH_BIAS ? bias(m, d) : CUBLAS_STATUS_SUCCESS;
-	return !status && flags & WITH_AUX ? aux(call, d) : status;
+	int status = flags & WITH_BIAS ? set_bias(m, d) : CUBLAS_STATUS_SUCCESS;
+	return !status && flags & WITH_AUX ? set_aux(call, d) : status;
 }
 
 /* True if the addresses that the epilogue needs are set. */
@@ -107,12 +107,12 @@ static int fill_matrix(struct rf_matrix *to, const void *at, const struct layout
 	bool by_rows = x->order == CUBLASLT_ORDER_ROW;
 	uint64_t line = by_rows ? x->columns : x->rows;
 	if (x->order > CUBLASLT_ORDER_ROW)
-		return lacks("CUBLASLT_MATRIX_LAYOUT_ORDER", x->order);
+		return refuse_value("CUBLASLT_MATRIX_LAYOUT_ORDER", x->order);
 	if ((turned ? x->columns : x->rows) != rows || (turned ? x->rows : x->columns) != columns ||
 	    x->count != count || x->ld < 0 || (uint64_t)x->ld < (line ? line : 1))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (x->stride < 0)
-		return lacks("CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET", x->stride);
+		return refuse_value("CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET", x->stride);
 	*to = (struct rf_matrix){(uint64_t)at, 1, (uint64_t)x->ld,
 				 count > 1 ? (uint64_t)x->stride : 0};
 	if (by_rows != turned) {
@@ -135,19 +135,19 @@ static int fill_product(struct rf_gemm_aux *call, const struct desc *d, const st
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (d->pointers != CUBLASLT_POINTER_MODE_HOST &&
 	    d->pointers != CUBLASLT_POINTER_MODE_DEVICE)
-		return lacks("CUBLASLT_MATMUL_DESC_POINTER_MODE", d->pointers);
+		return refuse_value("CUBLASLT_MATMUL_DESC_POINTER_MODE", d->pointers);
 	if (d->transc != CUBLAS_OP_N)
-		return lacks("CUBLASLT_MATMUL_DESC_TRANSC", d->transc);
+		return refuse_value("CUBLASLT_MATMUL_DESC_TRANSC", d->transc);
 	if (d->fill != CUBLAS_FILL_MODE_FULL)
-		return lacks("CUBLASLT_MATMUL_DESC_FILL_MODE", d->fill);
+		return refuse_value("CUBLASLT_MATMUL_DESC_FILL_MODE", d->fill);
 	if (o->lc->type != o->ld->type)
-		return lacks("C and D of different types; D's is", o->ld->type);
+		return refuse_value("C and D of different types; D's is", o->ld->type);
 	int status = gemm_types(m, (int)o->la->type, (int)o->lb->type, (int)o->ld->type,
 				d->compute);
 	if (status)
 		return status;
 	if (d->scale != m->type_scale)
-		return lacks("CUBLASLT_MATMUL_DESC_SCALE_TYPE", d->scale);
+		return refuse_value("CUBLASLT_MATMUL_DESC_SCALE_TYPE", d->scale);
 	bool turn_a = d->transa != CUBLAS_OP_N, turn_b = d->transb != CUBLAS_OP_N;
 	m->m = o->ld->rows;
 	m->n = o->ld->columns;

@@ -67,7 +67,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 }
 
 /* Under LINK_LOCK. */
-static int append(struct link *link, const char *text, size_t bytes)
+static int append_text(struct link *link, const char *text, size_t bytes)
 {
 	if (!memmem(text, bytes, ".version", 8))
 		return INVALID_IMAGE;
@@ -112,7 +112,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	int saved_errno = errno;
 	lock(LINK_LOCK);
 	struct link **place = link_place(state);
-	int error = place ? append(*place, data, strnlen(data, size)) : INVALID_HANDLE;
+	int error = place ? append_text(*place, data, strnlen(data, size)) : INVALID_HANDLE;
 	unlock(LINK_LOCK);
 	errno = saved_errno;
 	return error;

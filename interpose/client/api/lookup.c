@@ -176,7 +176,7 @@ static size_t major_length(const char *soname)
 	return link + strcspn(soname + link, ".");
 }
 
-static bool begins(const char *file, const char *soname, size_t bytes)
+static bool has_soname(const char *file, const char *soname, size_t bytes)
 {
 	return !strncmp(file, soname, bytes) && (!file[bytes] || file[bytes] == '.');
 }
@@ -202,9 +202,9 @@ static const struct version *version_in(const char *path)
 	const struct version *found = NULL;
 	for (size_t i = 0; i < COUNT(versions); i++) {
 		const char *soname = versions[i].soname;
-		if (begins(base, soname, major_length(soname)))
+		if (has_soname(base, soname, major_length(soname)))
 			return &versions[i];
-		if (!found && begins(base, soname, link_length(soname)))
+		if (!found && has_soname(base, soname, link_length(soname)))
 			found = &versions[i];
 	}
 	return found;

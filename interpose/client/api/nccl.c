@@ -149,8 +149,8 @@ ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 /* ---- collectives ---- */
 
 /* Elements that one call reads and writes on this rank; 0 for an unused buffer. */
-static void extents(enum rf_coll kind, const struct comm *c, int root, uint64_t count,
-		    uint64_t *send, uint64_t *recv)
+static void elements_of_call(enum rf_coll kind, const struct comm *c, int root, uint64_t count,
+			     uint64_t *send, uint64_t *recv)
 {
 	uint64_t all = count * (uint64_t)c->count;
 	bool is_root = c->rank == root;
@@ -169,7 +169,7 @@ static void extents(enum rf_coll kind, const struct comm *c, int root, uint64_t 
 	}
 }
 
-static bool reaches(uint64_t address, uint64_t bytes)
+static bool device_reaches(uint64_t address, uint64_t bytes)
 {
 	if (!bytes || memory_reachable((void *)address, bytes))
 		return true;
@@ -201,10 +201,10 @@ static ncclResult_t check_collective(struct rf_collective *m, struct comm *c)
 			       (unsigned long long)m->count, (int)m->dtype);
 	if (m->root < 0 || m->root >= c->count)
 		return because(NCCL_INVALID_ARGUMENT, "root or peer %d", m->root);
-	extents(m->kind, c, m->root, m->count, &send, &recv);
+	elements_of_call(m->kind, c, m->root, m->count, &send, &recv);
 	m->send = (uint64_t)registered_reached((void *)m->send, send * bytes);
 	m->recv = (uint64_t)registered_reached((void *)m->recv, recv * bytes);
-	if (!reaches(m->send, send * bytes) || !reaches(m->recv, recv * bytes))
+	if (!device_reaches(m->send, send * bytes) || !device_reaches(m->recv, recv * bytes))
 		return NCCL_INVALID_ARGUMENT;
 	m->send = send ? m->send : 0;
 	m->recv = recv ? m->recv : 0;

@@ -267,7 +267,7 @@ ncclResult_t nccl_comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id,
 
 /* Computes the id: the same for all members of a communicator derived from `parent`, and unique to
  * it. */
-static void descend(struct comm *c, struct comm *parent, uint64_t which)
+static void derive_id(struct comm *c, struct comm *parent, uint64_t which)
 {
 	uint64_t hash = ++parent->descendants, word;
 	for (size_t i = 0; i <= sizeof parent->id; i += sizeof word) {
@@ -286,7 +286,7 @@ static void descend(struct comm *c, struct comm *parent, uint64_t which)
 	c->parent = parent;
 }
 
-static ncclResult_t usable(struct comm *parent)
+static ncclResult_t check_parent(struct comm *parent)
 {
 	if (!parent)
 		return NCCL_INVALID_ARGUMENT;
@@ -304,7 +304,7 @@ ncclResult_t nccl_comm_split(const void *comm, int color, int key, ncclComm_t *o
 	struct comm *parent = comm_of(comm);
 	ncclResult_t error = nccl_error(channel_enter());
 	if (!error)
-		error = usable(parent);
+		error = check_parent(parent);
 	if (!error && (!out || color < NO_COLOR || parent->stopped))
 		error = NCCL_INVALID_ARGUMENT;
 	struct joining j = {.comm = error ? NULL : nccl_comm_new(0, 0),
@@ -313,7 +313,7 @@ ncclResult_t nccl_comm_split(const void *comm, int color, int key, ncclComm_t *o
 			    .color = color,
 			    .key = key};
 	if (j.comm) {
-		descend(j.comm, parent, (uint64_t)(uint32_t)color);
+		derive_id(j.comm, parent, (uint64_t)(uint32_t)color);
 		j.comm->nonblocking = comm_nonblocking(config, parent);
 	}
 	if (!error)
@@ -322,8 +322,8 @@ ncclResult_t nccl_comm_split(const void *comm, int color, int key, ncclComm_t *o
 }
 
 /* Computes this rank's number in the smaller communicator. All members name the same ranks. */
-static ncclResult_t shrunk(const struct comm *parent, const int *excluded, int count, int *rank,
-			   uint64_t *which)
+static ncclResult_t check_excluded(const struct comm *parent, const int *excluded, int count,
+				   int *rank, uint64_t *which)
 {
 	*rank = parent->rank;
 	*which = 0x736872696e6bull; /* differs from every split's color */
@@ -353,11 +353,11 @@ ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclC
 	uint64_t which = 0;
 	ncclResult_t error = nccl_error(channel_enter());
 	if (!error)
-		error = usable(parent);
+		error = check_parent(parent);
 	if (!error && (!out || flags & ~SHRINK_ABORT))
 		error = NCCL_INVALID_ARGUMENT;
 	if (!error)
-		error = shrunk(parent, excluded, count, &rank, &which);
+		error = check_excluded(parent, excluded, count, &rank, &which);
 	if (!error && flags & SHRINK_ABORT && !parent->stopped) {
 		parent->stopped = true;
 		group_forget(parent);
@@ -366,7 +366,7 @@ ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclC
 	struct joining j = {.comm = error ? NULL : nccl_comm_new(parent->count - count, rank),
 			    .out = out};
 	if (j.comm) {
-		descend(j.comm, parent, which);
+		derive_id(j.comm, parent, which);
 		j.comm->nonblocking = comm_nonblocking(config, parent);
 	}
 	if (!error)

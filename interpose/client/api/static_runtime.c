@@ -91,7 +91,7 @@ static const struct runtime {
 	{NULL, api_cudart_13, &api_cudart_13_count},
 };
 
-static bool defines(const struct object_file *f, const char *wanted)
+static bool defines_function(const struct object_file *f, const char *wanted)
 {
 	for (size_t i = 0; i < f->symbol_count; i++) {
 		const char *name = object_function(f, &f->symbols[i]);
@@ -104,7 +104,7 @@ static bool defines(const struct object_file *f, const char *wanted)
 static const struct runtime *runtime_of(const struct object_file *f)
 {
 	const struct runtime *r = runtimes;
-	while (r->mark && !defines(f, r->mark))
+	while (r->mark && !defines_function(f, r->mark))
 		r++;
 	return r;
 }
@@ -166,7 +166,7 @@ static const char *check_space(const struct object_file *f, const struct jump *j
 
 static const char *redirect_all(const struct object_file *f, const struct runtime *r, size_t count)
 {
-	if (!defines(f, "cudaCtxResetPersistingL2Cache")) /* new in CUDA 11.0 */
+	if (!defines_function(f, "cudaCtxResetPersistingL2Cache")) /* new in CUDA 11.0 */
 		return "it is older than CUDA 11";
 	struct jump *jumps = calloc(f->symbol_count, sizeof *jumps);
 	if (!jumps)
@@ -182,7 +182,7 @@ static const char *redirect_all(const struct object_file *f, const struct runtim
 	return why;
 }
 
-static void redirect(const struct link_map *object, const void *start)
+static void redirect_runtime(const struct link_map *object, const void *start)
 {
 	struct object_file file;
 	if (!object_file_open(&file, object, start))
@@ -204,18 +204,18 @@ static void redirect(const struct link_map *object, const void *start)
 /* ---- when ---- */
 
 /* `code`: an address in the object's code. */
-static void consider(void *code)
+static void redirect_if_runtime(void *code)
 {
 	struct dl_find_object object;
 	if (_dl_find_object(code, &object) || !object_refers_to(object.dlfo_link_map, "dlsym"))
 		return; /* every CUDA runtime looks the driver's functions up */
 	int saved_errno = errno;
-	redirect(object.dlfo_link_map, object.dlfo_map_start);
+	redirect_runtime(object.dlfo_link_map, object.dlfo_map_start);
 	errno = saved_errno;
 }
 
 RF_API void __gmon_start__(void);
-void __gmon_start__(void) { consider(__builtin_return_address(0)); }
+void __gmon_start__(void) { redirect_if_runtime(__builtin_return_address(0)); }
 extern __attribute__((alias("__gmon_start__"), visibility("hidden"))) void own_gmon_start(void);
 
 /* A program that was built for gprof has a __gmon_start__ of its own, which all objects call. So
@@ -228,5 +228,5 @@ __attribute__((constructor)) static void consider_all(void)
 	for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next)
 		for (const ElfW(Dyn) *d = object->l_ld; d->d_tag != DT_NULL; d++)
 			if (d->d_tag == DT_INIT)
-				consider((void *)(object->l_addr + d->d_un.d_ptr));
+				redirect_if_runtime((void *)(object->l_addr + d->d_un.d_ptr));
 }

@@ -35,7 +35,7 @@ static struct rf_welcome welcome;
 static _Atomic bool welcomed, ready, forked;
 static int refusal; /* error after a launcher's refusal; final */
 
-static int refused(int error)
+static int keep_refusal(int error)
 {
 	refusal = error;
 	return error;
@@ -59,7 +59,7 @@ static bool must_wait(void)
 }
 
 /* Blocks while the launcher's queue of connections is full. */
-static bool connected(int sock, const struct sockaddr_un *address)
+static bool connect_socket(int sock, const struct sockaddr_un *address)
 {
 	int failed;
 	limit_wait(sock, SO_SNDTIMEO);
@@ -86,7 +86,7 @@ static int connect_launcher(void)
 	}
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock >= 0 && !connected(sock, &address)) {
+	if (sock >= 0 && !connect_socket(sock, &address)) {
 		LOG_ONCE("no device: the launcher is unresponsive at %s: %s%s", path,
 			 strerror(errno), errno == EACCES ? OTHER_USER : "");
 		close(sock);
@@ -159,11 +159,11 @@ static int get_welcome(void)
 		return refusal;
 	int sock = connect_launcher();
 	if (sock < 0)
-		return refused(NO_DEVICE);
+		return keep_refusal(NO_DEVICE);
 	int error = request_welcome(sock, 0, -1, &welcome);
 	close(sock);
 	if (error)
-		return refused(error);
+		return keep_refusal(error);
 	atomic_store_explicit(&welcomed, true, memory_order_release);
 	return CUDA_OK;
 }
@@ -171,7 +171,7 @@ static int get_welcome(void)
 /* ---- the memfd ---- */
 
 /* True if the limit is below `bytes`. A signal ends a process that makes a larger file. */
-static bool narrower(int limit, uint64_t bytes)
+static bool limit_below(int limit, uint64_t bytes)
 {
 	struct rlimit found;
 	return !getrlimit(limit, &found) && found.rlim_cur < bytes;
@@ -179,7 +179,7 @@ static bool narrower(int limit, uint64_t bytes)
 
 static int create_memfd(void)
 {
-	if (narrower(RLIMIT_FSIZE, RF_MEMFD_BYTES)) {
+	if (limit_below(RLIMIT_FSIZE, RF_MEMFD_BYTES)) {
 		errno = EFBIG;
 		return -1;
 	}
@@ -249,8 +249,8 @@ static int hand_over(struct rf_header **header)
 			    strerror(why),
 			    why == EFBIG    ? " (raise ulimit -f)"
 			    : why == EEXIST ? " (its addresses are taken, as by -fsanitize=thread)"
-			    : narrower(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
-								 : "");
+			    : limit_below(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
+								    : "");
 		if (fd >= 0)
 			close(fd);
 		return NO_DEVICE;
@@ -276,7 +276,7 @@ static int open_locked(void)
 		return error;
 	error = hand_over(&header);
 	if (error)
-		return refused(error);
+		return keep_refusal(error);
 	channel_spins = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPINS : 0;
 	channel_header = header;
 	atomic_store_explicit(&ready, true, memory_order_release);

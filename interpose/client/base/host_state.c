@@ -71,7 +71,7 @@ static call_function libc_syscall(void)
 	return atomic_load_explicit(&next_syscall, memory_order_relaxed);
 }
 
-static word plain(word number, word a, word b, word c)
+static word call_kernel(word number, word a, word b, word c)
 {
 	return libc_syscall()(number, a, b, c, 0, 0, 0);
 }
@@ -168,11 +168,11 @@ static void add_value(uint32_t kind, uint64_t what, uint64_t change)
 	put_object(kind, what, (o ? o->value : 0) + change);
 }
 
-static uint64_t this_thread(void) { return (uint64_t)plain(SYS_gettid, 0, 0, 0); }
+static uint64_t this_thread(void) { return (uint64_t)call_kernel(SYS_gettid, 0, 0, 0); }
 
 /* ---- what the calls change ---- */
 
-static bool undoes(const struct sembuf *operations, size_t count)
+static bool undoes_at_exit(const struct sembuf *operations, size_t count)
 {
 	for (size_t i = 0; operations && i < count; i++)
 		if (operations[i].sem_flg & SEM_UNDO)
@@ -226,7 +226,7 @@ static bool changes_state(word number, const word *a)
 	case SYS_request_key: return a[3] != 0;
 	case SYS_keyctl: return changes_keys(a[0]);
 	case SYS_semop:
-	case SYS_semtimedop: return undoes((const struct sembuf *)a[1], (size_t)a[2]);
+	case SYS_semtimedop: return undoes_at_exit((const struct sembuf *)a[1], (size_t)a[2]);
 	case SYS_prctl: return a[0] == PR_SET_TSC || a[0] == PR_SET_MDWE;
 	default: return true;
 	}
@@ -266,8 +266,8 @@ static bool before_call(word number)
 	return recording;
 }
 
-static WITHOUT_TAIL_CALLS word watched(word number, word first, word b, word c, word d, word e,
-				       word f)
+static WITHOUT_TAIL_CALLS word record_syscall(word number, word first, word b, word c, word d,
+					      word e, word f)
 {
 	const word a[] = {first, b, c, d, e, f};
 	sigset_t old_mask;
@@ -294,34 +294,34 @@ RF_API int our_prctl(int option, word a, word b, word c, word d) __asm__("prctl"
 
 word our_syscall(word number, word a, word b, word c, word d, word e LAST_PARAMETER)
 {
-	call_function next = may_change(number) ? watched : libc_syscall();
+	call_function next = may_change(number) ? record_syscall : libc_syscall();
 	return ((passing_function)(void *)next)(number, a, b, c, d, e LAST_ARGUMENT);
 }
 
 int our_prctl(int option, word a, word b, word c, word d)
 {
-	return (int)watched(SYS_prctl, option, a, b, c, d, 0);
+	return (int)record_syscall(SYS_prctl, option, a, b, c, d, 0);
 }
 
 RF_API int semop(int set, struct sembuf *operations, size_t count)
 {
-	return (int)watched(SYS_semop, set, (word)operations, (word)count, 0, 0, 0);
+	return (int)record_syscall(SYS_semop, set, (word)operations, (word)count, 0, 0, 0);
 }
 
 RF_API int semtimedop(int set, struct sembuf *operations, size_t count,
 		      const struct timespec *timeout)
 {
-	return (int)watched(SYS_semtimedop, set, (word)operations, (word)count, (word)timeout, 0,
-			    0);
+	return (int)record_syscall(SYS_semtimedop, set, (word)operations, (word)count,
+				   (word)timeout, 0, 0);
 }
 
-RF_API int mlockall(int flags) { return (int)watched(SYS_mlockall, flags, 0, 0, 0, 0, 0); }
-RF_API int munlockall(void) { return (int)watched(SYS_munlockall, 0, 0, 0, 0, 0, 0); }
+RF_API int mlockall(int flags) { return (int)record_syscall(SYS_mlockall, flags, 0, 0, 0, 0, 0); }
+RF_API int munlockall(void) { return (int)record_syscall(SYS_munlockall, 0, 0, 0, 0, 0, 0); }
 
 RF_API int mseal(void *address, size_t bytes, unsigned long flags);
 int mseal(void *address, size_t bytes, unsigned long flags)
 {
-	return (int)watched(SYS_mseal, (word)address, (word)bytes, (word)flags, 0, 0, 0);
+	return (int)record_syscall(SYS_mseal, (word)address, (word)bytes, (word)flags, 0, 0, 0);
 }
 
 /* A timer_t is not always the kernel's number, so these call libc's functions. A timer that has
@@ -371,8 +371,8 @@ __attribute__((constructor)) static void note_inherited(void)
 {
 	int tsc = PR_TSC_ENABLE, saved_errno = errno;
 	sigset_t signals;
-	plain(SYS_prctl, PR_GET_TSC, (word)&tsc, 0);
-	bool no_new_code = plain(SYS_prctl, PR_GET_MDWE, 0, 0) > 0;
+	call_kernel(SYS_prctl, PR_GET_TSC, (word)&tsc, 0);
+	bool no_new_code = call_kernel(SYS_prctl, PR_GET_MDWE, 0, 0) > 0;
 	if (tsc == PR_TSC_SIGSEGV || no_new_code) {
 		lock_record(&signals);
 		if (make_record()) {

@@ -35,7 +35,7 @@ static void before_fork(void)
 		lock(locked_over_fork[i]);
 }
 
-static void after(void)
+static void unlock_after_fork(void)
 {
 	for (size_t i = OVER_FORK_COUNT; i-- > 0;)
 		unlock(locked_over_fork[i]);
@@ -43,5 +43,5 @@ static void after(void)
 
 __attribute__((constructor)) static void watch_forks(void)
 {
-	pthread_atfork(before_fork, after, after);
+	pthread_atfork(before_fork, unlock_after_fork, unlock_after_fork);
 }

@@ -49,7 +49,7 @@ static void wait_for_the_others(void)
 	atomic_store(tid, (int)syscall(SYS_gettid));
 }
 
-static void leave(void *round)
+static void main_thread_leaves(void *round)
 {
 	if (!is_main_thread())
 		return;
@@ -68,7 +68,7 @@ static void watch_main_thread(void)
 
 __attribute__((constructor)) static void begin(void)
 {
-	if (pthread_key_create(&leaving, leave))
+	if (pthread_key_create(&leaving, main_thread_leaves))
 		return;
 	watch_main_thread();
 	pthread_atfork(NULL, NULL, watch_main_thread);

@@ -55,7 +55,7 @@ static int by_uuid(const char *name, size_t length, int total)
 }
 
 /* The device that an entry names; -1: none. */
-static int named(const char *entry, size_t length, int total)
+static int device_named(const char *entry, size_t length, int total)
 {
 	if (length >= 4 && !strncmp(entry, "GPU-", 4))
 		return by_uuid(entry, length, total);
@@ -64,12 +64,12 @@ static int named(const char *entry, size_t length, int total)
 	return end != entry && number >= 0 && number < total ? (int)number : -1;
 }
 
-static void parse(const char *text, int total, struct visible *v)
+static void parse_list(const char *text, int total, struct visible *v)
 {
 	for (const char *at = text; at; at = strchr(at, ','), at += at != NULL) {
 		at += strspn(at, " \t");
 		size_t length = strcspn(at, ", \t");
-		int number = named(at, length, total);
+		int number = device_named(at, length, total);
 		if (number < 0 || v->count == DEVICES_MAX)
 			return;
 		for (int i = 0; i < v->count; i++) {
@@ -82,7 +82,7 @@ static void parse(const char *text, int total, struct visible *v)
 	}
 }
 
-static const struct visible *visible(int total)
+static const struct visible *visible_devices(int total)
 {
 	const struct visible *have = atomic_load_explicit(&read_once, memory_order_acquire);
 	if (have)
@@ -93,7 +93,7 @@ static const struct visible *visible(int total)
 		return NULL;
 	const char *text = inside_visible_devices();
 	if (text)
-		parse(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
+		parse_list(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
 	else
 		v->count = -1;
 	errno = saved_errno; /* strtol changes it for numbers that are too large */
@@ -105,7 +105,7 @@ static const struct visible *visible(int total)
 
 int visible_count(int total)
 {
-	const struct visible *v = visible(total);
+	const struct visible *v = visible_devices(total);
 	return !v ? 0 : v->count < 0 ? total : v->count;
 }
 

@@ -74,7 +74,7 @@ static void forget_capture(const struct capture *capture)
 }
 
 /* After forget, without the lock: frees a capture that leaves no graph. */
-static void discard(struct capture *capture)
+static void free_capture(struct capture *capture)
 {
 	if (capture->own_graph)
 		graph_free(capture->graph);
@@ -99,7 +99,7 @@ static struct captured *list_captured(struct captured **list, uint64_t number,
 /* ---- calls that are not allowed during a capture ---- */
 
 /* Under CAPTURE_LOCK: true if using this stream would affect a capture that it is not part of. */
-static bool implicit(uint64_t stream)
+static bool affects_capture(uint64_t stream)
 {
 	bool found = false;
 	for (const struct captured *c = streams; c && stream == RF_STREAM_LEGACY; c = c->next)
@@ -116,7 +116,7 @@ static int refuse_implicit(void)
 }
 
 /* Under CAPTURE_LOCK: a captured stream or event cannot do what was requested. */
-static int spoil(struct captured *c, int error)
+static int invalidate_capture(struct captured *c, int error)
 {
 	if (c->capture->broken)
 		return CAPTURE_INVALIDATED;
@@ -127,7 +127,7 @@ static int spoil(struct captured *c, int error)
 bool capture_has(uint64_t stream)
 {
 	lock(CAPTURE_LOCK);
-	bool found = find_captured(streams, stream) || implicit(stream);
+	bool found = find_captured(streams, stream) || affects_capture(stream);
 	unlock(CAPTURE_LOCK);
 	return found;
 }
@@ -152,7 +152,7 @@ int capture_refuse(uint64_t stream)
 	if (c) {
 		c->capture->broken = true;
 		error = CAPTURE_UNSUPPORTED; /* also if it was already invalidated */
-	} else if (implicit(stream))
+	} else if (affects_capture(stream))
 		error = refuse_implicit();
 	unlock(CAPTURE_LOCK);
 	return error;
@@ -242,23 +242,23 @@ static void stream_ends(uint64_t stream)
 		forget_capture(capture);
 	unlock(CAPTURE_LOCK);
 	if (capture)
-		discard(capture);
+		free_capture(capture);
 }
 
 /* ---- calls that become nodes ---- */
 
 /* Under CAPTURE_LOCK: whether the stream takes a node; c is NULL if it is not captured. */
-static int takes(const struct captured *c, uint64_t stream)
+static int may_add_node(const struct captured *c, uint64_t stream)
 {
 	if (!c)
-		return implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
+		return affects_capture(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
 	return c->capture->broken ? CAPTURE_INVALIDATED : CUDA_OK;
 }
 
 int capture_takes(uint64_t stream)
 {
 	lock(CAPTURE_LOCK);
-	int error = takes(find_captured(streams, stream), stream);
+	int error = may_add_node(find_captured(streams, stream), stream);
 	unlock(CAPTURE_LOCK);
 	return error;
 }
@@ -288,7 +288,7 @@ int capture_add_numbered(uint64_t stream, struct node *n, uint64_t *number)
 	struct nodes needs = {NULL, 0};
 	lock(CAPTURE_LOCK);
 	struct captured *c = find_captured(streams, stream);
-	int error = takes(c, stream);
+	int error = may_add_node(c, stream);
 	if (error) {
 		unlock(CAPTURE_LOCK);
 		graph_append(NULL, n, NULL);
@@ -308,7 +308,7 @@ int capture_add_numbered(uint64_t stream, struct node *n, uint64_t *number)
 }
 
 /* Under CAPTURE_LOCK: lets an event stand for the stream's last nodes. */
-static int mark(uint64_t event, const struct captured *s)
+static int mark_event(uint64_t event, const struct captured *s)
 {
 	if (s->capture->broken)
 		return CAPTURE_INVALIDATED;
@@ -325,12 +325,12 @@ bool capture_record(struct handle *event, uint64_t stream, int *error)
 	*error = CUDA_OK;
 	lock(CAPTURE_LOCK);
 	struct captured *s = find_captured(streams, stream);
-	if (!s && implicit(stream))
+	if (!s && affects_capture(stream))
 		*error = refuse_implicit();
 	if (!*error)
 		drop_captured(&events, NULL, event->number);
 	if (s)
-		*error = mark(event->number, s);
+		*error = mark_event(event->number, s);
 	if (!*error)
 		atomic_store_explicit(&event->captured, s != NULL, memory_order_relaxed);
 	unlock(CAPTURE_LOCK);
@@ -342,18 +342,19 @@ static int wait_check(struct captured *s, struct captured *e, uint64_t stream, b
 {
 	if (s && s->capture->broken)
 		return CAPTURE_INVALIDATED;
-	if (!s && implicit(stream))
+	if (!s && affects_capture(stream))
 		return refuse_implicit();
 	if (s && !e)
-		return spoil(s, stale ? CAPTURE_MERGE : CAPTURE_ISOLATION);
+		return invalidate_capture(s, stale ? CAPTURE_MERGE : CAPTURE_ISOLATION);
 	if (s && e->capture != s->capture) {
 		e->capture->broken = true;
-		return spoil(s, CAPTURE_MERGE);
+		return invalidate_capture(s, CAPTURE_MERGE);
 	}
 	if (e && e->capture->broken)
 		return CAPTURE_INVALIDATED;
 	if (e && stream == RF_STREAM_LEGACY)
-		return spoil(e, CAPTURE_UNSUPPORTED); /* the legacy stream cannot join */
+		return invalidate_capture(e,
+					  CAPTURE_UNSUPPORTED); /* the legacy stream cannot join */
 	return stale && !e ? INVALID_VALUE : CUDA_OK;
 }
 
@@ -377,7 +378,8 @@ bool capture_wait(uint64_t stream, const struct handle *event, int *error)
 
 /* ---- begin and end ---- */
 
-static int start(uint64_t stream, void *graph, const struct nodes *tails, int mode, bool own)
+static int start_capture(uint64_t stream, void *graph, const struct nodes *tails, int mode,
+			 bool own)
 {
 	struct capture *capture = calloc(1, sizeof *capture);
 	if (!capture)
@@ -418,7 +420,7 @@ int capture_begin(const void *stream, int mode)
 	struct graph *graph = error ? NULL : graph_new();
 	if (!graph)
 		return error ? error : OUT_OF_MEMORY;
-	error = start(number, graph, &(struct nodes){NULL, 0}, mode, true);
+	error = start_capture(number, graph, &(struct nodes){NULL, 0}, mode, true);
 	if (error)
 		graph_free(graph);
 	return error;
@@ -432,7 +434,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 	int error = begin_check(stream, mode, &number);
 	if (!error && (!graph || (count && !dependencies) || !nodes_in(graph, &tails)))
 		error = INVALID_VALUE;
-	return error ? error : start(number, graph, &tails, mode, false);
+	return error ? error : start_capture(number, graph, &tails, mode, false);
 }
 
 /* Under CAPTURE_LOCK: true if all work of the other streams leads back to the first one. */
@@ -473,7 +475,7 @@ int capture_end(const void *stream, void **graph)
 	else if (!graph)
 		error = INVALID_VALUE;
 	else if (capture->origin != number)
-		error = spoil(s, CAPTURE_UNMATCHED);
+		error = invalidate_capture(s, CAPTURE_UNMATCHED);
 	if (error) {
 		unlock(CAPTURE_LOCK);
 		return error;
@@ -482,7 +484,7 @@ int capture_end(const void *stream, void **graph)
 	forget_capture(capture);
 	unlock(CAPTURE_LOCK);
 	if (error) {
-		discard(capture);
+		free_capture(capture);
 		return error;
 	}
 	*graph = capture->graph;
@@ -502,7 +504,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 	*status = STATUS_NONE;
 	lock(CAPTURE_LOCK);
 	struct captured *s = find_captured(streams, number);
-	error = !s && implicit(number) ? CAPTURE_IMPLICIT : CUDA_OK;
+	error = !s && affects_capture(number) ? CAPTURE_IMPLICIT : CUDA_OK;
 	if (s) {
 		*status = s->capture->broken ? STATUS_INVALIDATED : STATUS_ACTIVE;
 		if (id)

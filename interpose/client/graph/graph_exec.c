@@ -12,7 +12,7 @@
 /* ---- instantiation ---- */
 
 /* A node in a cycle, or after one, also in a child graph; NULL: none. */
-static void *stuck(const struct graph *g)
+static void *node_in_cycle(const struct graph *g)
 {
 	bool *done = calloc(g->count + 1, sizeof *done);
 	size_t *order = calloc(g->count + 1, sizeof *order), i = 0;
@@ -25,13 +25,13 @@ static void *stuck(const struct graph *g)
 	free(order);
 	for (i = 0; !found && i < g->count; i++)
 		if (g->nodes[i]->child)
-			found = stuck(g->nodes[i]->child);
+			found = node_in_cycle(g->nodes[i]->child);
 	return found;
 }
 
 enum instantiate_flags { AUTO_FREE = 1, UPLOAD = 2, DEVICE_LAUNCH = 4, NODE_PRIORITY = 8 };
 
-static int instantiate(void **out, const struct graph *g, unsigned long long flags)
+static int instantiate_graph(void **out, const struct graph *g, unsigned long long flags)
 {
 	struct graph *exec = NULL;
 	if (!out || !g || flags > (AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) ||
@@ -52,9 +52,9 @@ static int instantiate(void **out, const struct graph *g, unsigned long long fla
 int graph_instantiate(void **out, const void *graph, unsigned long long flags, void **failed)
 {
 	const struct graph *g = graph_check(graph, GRAPH_MAGIC);
-	int error = flags & UPLOAD ? INVALID_VALUE : instantiate(out, g, flags);
+	int error = flags & UPLOAD ? INVALID_VALUE : instantiate_graph(out, g, flags);
 	if (failed)
-		*failed = error && g ? stuck(g) : NULL;
+		*failed = error && g ? node_in_cycle(g) : NULL;
 	return error;
 }
 
@@ -63,8 +63,8 @@ int graph_instantiate_with(void **out, const void *graph, CUDA_GRAPH_INSTANTIATE
 	const struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	if (!p)
 		return INVALID_VALUE;
-	int error = instantiate(out, g, p->flags);
-	p->hErrNode_out = error && g ? stuck(g) : NULL;
+	int error = instantiate_graph(out, g, p->flags);
+	p->hErrNode_out = error && g ? node_in_cycle(g) : NULL;
 	p->result_out = !error            ? INSTANTIATE_SUCCESS
 			: p->hErrNode_out ? INSTANTIATE_INVALID_STRUCTURE
 					  : INSTANTIATE_ERROR;
@@ -243,7 +243,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 }
 
 /* Only these kinds of nodes can be disabled. */
-static struct node *switchable(const void *exec, const void *node)
+static struct node *find_switchable(const void *exec, const void *node)
 {
 	struct node *n = any_copy_of(exec, node);
 	bool can = n && (n->kind == NODE_KERNEL || n->kind == NODE_GEMM || n->kind == NODE_COPY ||
@@ -253,7 +253,7 @@ static struct node *switchable(const void *exec, const void *node)
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
 {
-	struct node *n = switchable(hGraphExec, hNode);
+	struct node *n = find_switchable(hGraphExec, hNode);
 	if (!n)
 		return INVALID_VALUE;
 	n->disabled = !isEnabled;
@@ -262,7 +262,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
 {
-	const struct node *n = switchable(hGraphExec, hNode);
+	const struct node *n = find_switchable(hGraphExec, hNode);
 	if (!n || !isEnabled)
 		return INVALID_VALUE;
 	*isEnabled = !n->disabled;

@@ -278,7 +278,7 @@ static void dot_label(FILE *out, const struct node *n, unsigned flags)
 }
 
 /* Draws a graph and its child graphs, numbered from *next. */
-static void dot(FILE *out, const struct graph *g, unsigned flags, int *next)
+static void draw_graph(FILE *out, const struct graph *g, unsigned flags, int *next)
 {
 	int me = (*next)++;
 	fprintf(out, "subgraph cluster_%d {\nlabel=\"graph_%d\" graph[style=\"dashed\"];\n", me,
@@ -296,7 +296,7 @@ static void dot(FILE *out, const struct graph *g, unsigned flags, int *next)
 	fprintf(out, "}\n");
 	for (size_t i = 0; i < g->count; i++)
 		if (g->nodes[i]->child)
-			dot(out, g->nodes[i]->child, flags, next);
+			draw_graph(out, g->nodes[i]->child, flags, next);
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
@@ -308,7 +308,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 	FILE *out = fopen(path, "we");
 	if (out) {
 		fprintf(out, "digraph dot {\n");
-		dot(out, g, flags & DOT_ALL ? ~0u : flags, &next);
+		draw_graph(out, g, flags & DOT_ALL ? ~0u : flags, &next);
 		fprintf(out, "}\n");
 	}
 	bool written = out && !ferror(out);

@@ -96,7 +96,7 @@ static int description_of(const cudaMemcpy3DParms *p, CUDA_MEMCPY3D *d)
 	return CUDA_OK;
 }
 
-static void *address(int type, const void *host, CUdeviceptr device)
+static void *driver_address(int type, const void *host, CUdeviceptr device)
 {
 	return type == CU_HOST ? (void *)host : (void *)device;
 }
@@ -108,10 +108,10 @@ int graph_get_copy(void *node, cudaMemcpy3DParms *p)
 	if (error)
 		return error;
 	*p = (cudaMemcpy3DParms){.srcPos = {d.srcXInBytes, d.srcY, d.srcZ},
-				 .srcPtr = {address(d.srcMemoryType, d.srcHost, d.srcDevice),
+				 .srcPtr = {driver_address(d.srcMemoryType, d.srcHost, d.srcDevice),
 					    d.srcPitch, d.srcPitch, d.srcHeight},
 				 .dstPos = {d.dstXInBytes, d.dstY, d.dstZ},
-				 .dstPtr = {address(d.dstMemoryType, d.dstHost, d.dstDevice),
+				 .dstPtr = {driver_address(d.dstMemoryType, d.dstHost, d.dstDevice),
 					    d.dstPitch, d.dstPitch, d.dstHeight},
 				 .extent = {d.WidthInBytes, d.Height, d.Depth},
 				 .kind = BY_ADDRESS};
@@ -121,7 +121,7 @@ int graph_get_copy(void *node, cudaMemcpy3DParms *p)
 	return CUDA_OK;
 }
 
-static cudaMemcpy3DParms flat(void *dst, const void *src, size_t bytes, int kind)
+static cudaMemcpy3DParms one_row(void *dst, const void *src, size_t bytes, int kind)
 {
 	return (cudaMemcpy3DParms){.srcPtr = {(void *)src, bytes, bytes, 1},
 				   .dstPtr = {dst, bytes, bytes, 1},
@@ -150,13 +150,13 @@ int graph_set_copy(void *exec, void *node, const cudaMemcpy3DParms *p)
 int graph_add_copy_1d(void **out, void *graph, const CUgraphNode *needs, size_t count, void *dst,
 		      const void *src, size_t bytes, int kind)
 {
-	cudaMemcpy3DParms p = flat(dst, src, bytes, kind);
+	cudaMemcpy3DParms p = one_row(dst, src, bytes, kind);
 	return graph_add_copy(out, graph, needs, count, &p);
 }
 
 int graph_set_copy_1d(void *exec, void *node, void *dst, const void *src, size_t bytes, int kind)
 {
-	cudaMemcpy3DParms p = flat(dst, src, bytes, kind);
+	cudaMemcpy3DParms p = one_row(dst, src, bytes, kind);
 	return graph_set_copy(exec, node, &p);
 }
 

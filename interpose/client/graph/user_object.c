@@ -39,7 +39,7 @@ static struct object *checked_object(const void *handle, unsigned count)
 	return o && o->magic == OBJECT_MAGIC && count && count <= INT_MAX ? o : NULL;
 }
 
-static void *destroyer(void *unused)
+static void *run_destructors(void *unused)
 {
 	in_host_function = true; /* CUDA's functions must not be called */
 	for (;;) {
@@ -58,7 +58,7 @@ static void *destroyer(void *unused)
 }
 
 /* Under OBJECT_LOCK. */
-static void retain(struct object *o, uint64_t count) { o->count += count; }
+static void add_references(struct object *o, uint64_t count) { o->count += count; }
 
 /* Under OBJECT_LOCK. */
 static void release_object(struct object *o, uint64_t count)
@@ -118,7 +118,7 @@ int user_objects_share(struct user_objects *to, const struct user_objects *from)
 	lock(OBJECT_LOCK);
 	for (size_t i = 0; !error && i < from->count; i++) {
 		if (add_reference(to, from->at[i].object, from->at[i].count))
-			retain(from->at[i].object, from->at[i].count);
+			add_references(from->at[i].object, from->at[i].count);
 		else
 			error = OUT_OF_MEMORY;
 	}
@@ -137,7 +137,7 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 	int error = CUDA_OK;
 	lock(OBJECT_LOCK);
 	if (!destroyer_runs)
-		error = start_thread(destroyer);
+		error = start_thread(run_destructors);
 	destroyer_runs |= !error;
 	unlock(OBJECT_LOCK);
 	struct object *o = error ? NULL : calloc(1, sizeof *o);
@@ -154,7 +154,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 	if (!o)
 		return INVALID_VALUE;
 	lock(OBJECT_LOCK);
-	retain(o, count);
+	add_references(o, count);
 	unlock(OBJECT_LOCK);
 	return CUDA_OK;
 }
@@ -180,7 +180,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 	lock(OBJECT_LOCK);
 	bool added = add_reference(&g->objects, o, count);
 	if (added && !(flags & MOVE))
-		retain(o, count);
+		add_references(o, count);
 	unlock(OBJECT_LOCK);
 	return added ? CUDA_OK : OUT_OF_MEMORY;
 }

@@ -56,7 +56,7 @@ static struct frame *frame_entry(const uint64_t *at, uint64_t address)
 /* Reads any function's frame, including words that the address sanitizer poisons. */
 __attribute__((no_sanitize_address)) static uint64_t word_at(const uint64_t *at) { return *at; }
 
-static void follow(struct call_site *found, const struct frame *f)
+static void follow_frames(struct call_site *found, const struct frame *f)
 {
 	found->site = mix_hash(found->site, f->offset);
 	found->path = mix_hash(found->path, f->function);
@@ -70,7 +70,7 @@ static bool follow_cached(struct call_site *found, const uint64_t *at)
 		const struct frame *f = frame_entry(at, address);
 		if (f->at != at || f->address != address)
 			return false;
-		follow(found, f);
+		follow_frames(found, f);
 		at = f->next;
 	}
 	return true;
@@ -108,7 +108,7 @@ __attribute__((noinline)) static struct call_site walk(const uint64_t *first)
 	_Unwind_Backtrace(on_frame, &k);
 	uint32_t count = k.count < CALL_SITE_FRAMES ? k.count : CALL_SITE_FRAMES;
 	for (uint32_t i = 0; i < count; i++)
-		follow(&found, &k.frames[i]);
+		follow_frames(&found, &k.frames[i]);
 	lock(SITES_LOCK);
 	for (uint32_t i = 0; i < count && k.certain; i++)
 		*frame_entry(k.frames[i].at, k.frames[i].address) = k.frames[i];

@@ -13,7 +13,7 @@
 static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Bytes from the start of a copy's first row to the end of its last row. */
-static uint64_t span(const struct copy *c, uint64_t pitch)
+static uint64_t bytes_spanned(const struct copy *c, uint64_t pitch)
 {
 	return (c->height - 1) * pitch + c->width;
 }
@@ -53,7 +53,7 @@ static void gather_rows(uint8_t *to, const struct copy *c)
 		memcpy(to + row * c->width, (const uint8_t *)c->src + row * c->src_pitch, c->width);
 }
 
-static void scatter(const struct copy *c, const uint8_t *from)
+static void scatter_rows(const struct copy *c, const uint8_t *from)
 {
 	for (uint64_t row = 0; row < c->height; row++)
 		memcpy((uint8_t *)c->dst + row * c->dst_pitch, from + row * c->width, c->width);
@@ -157,7 +157,7 @@ static int copy_out(struct copy c)
 		struct flight *f = &flights[first];
 		int failed = channel_finish(f->slot, NULL, 0);
 		if (!failed && !error)
-			scatter(&f->piece, bulk_data(f->bulk));
+			scatter_rows(&f->piece, bulk_data(f->bulk));
 		error = error ? error : failed;
 		bulk_release(f->bulk);
 		first = (first + 1) % PIPELINE;
@@ -198,12 +198,12 @@ int copy_check(struct copy *c)
 		c->width *= c->height;
 		c->height = 1;
 	}
-	c->dst = registered_reached(c->dst, span(c, c->dst_pitch));
-	c->src = registered_reached(c->src, span(c, c->src_pitch));
+	c->dst = registered_reached(c->dst, bytes_spanned(c, c->dst_pitch));
+	c->src = registered_reached(c->src, bytes_spanned(c, c->src_pitch));
 	enum where dst = memory_where(c->dst), src = memory_where(c->src);
 	if (!c->dst || !c->src || !kind_fits(c->kind, dst, src) ||
-	    (dst != AT_PAGEABLE && !memory_on_device(c->dst, span(c, c->dst_pitch))) ||
-	    (src != AT_PAGEABLE && !memory_on_device(c->src, span(c, c->src_pitch))))
+	    (dst != AT_PAGEABLE && !memory_on_device(c->dst, bytes_spanned(c, c->dst_pitch))) ||
+	    (src != AT_PAGEABLE && !memory_on_device(c->src, bytes_spanned(c, c->src_pitch))))
 		return INVALID_VALUE;
 	return CUDA_OK;
 }

@@ -11,8 +11,8 @@ int no_arrays(void)
 
 /* ---- the driver's description ---- */
 
-static uint8_t *corner(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t z,
-		       size_t pitch, size_t slice)
+static uint8_t *corner_address(int type, const void *host, CUdeviceptr device, size_t x, size_t y,
+			       size_t z, size_t pitch, size_t slice)
 {
 	uint8_t *base = type == CU_HOST ? (uint8_t *)host : (uint8_t *)device;
 	return base + z * slice + y * pitch + x;
@@ -28,10 +28,10 @@ int copy_of_description(const CUDA_MEMCPY3D *d, struct copy *c, struct slices *s
 	size_t src_pitch = d->srcPitch ? d->srcPitch : d->WidthInBytes;
 	size_t dst_slice = dst_pitch * (d->dstHeight ? d->dstHeight : d->Height);
 	size_t src_slice = src_pitch * (d->srcHeight ? d->srcHeight : d->Height);
-	*c = (struct copy){corner(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes,
-				  d->dstY, d->dstZ, dst_pitch, dst_slice),
-			   corner(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes,
-				  d->srcY, d->srcZ, src_pitch, src_slice),
+	*c = (struct copy){corner_address(d->dstMemoryType, d->dstHost, d->dstDevice,
+					  d->dstXInBytes, d->dstY, d->dstZ, dst_pitch, dst_slice),
+			   corner_address(d->srcMemoryType, d->srcHost, d->srcDevice,
+					  d->srcXInBytes, d->srcY, d->srcZ, src_pitch, src_slice),
 			   dst_pitch,
 			   src_pitch,
 			   d->WidthInBytes,

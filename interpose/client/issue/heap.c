@@ -60,7 +60,7 @@ static void count_down(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_
 	}
 }
 
-static void promote(struct heap *h, uint64_t upto)
+static void free_retired(struct heap *h, uint64_t upto)
 {
 	for (; h->promoted < upto; h->promoted++)
 		h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
@@ -68,8 +68,8 @@ static void promote(struct heap *h, uint64_t upto)
 
 /* Replaces the free extents under [addr, +bytes) by one live extent. *after: their last free that
  * is not retired; 0: none. */
-static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, const struct heap_request *r,
-		  uint64_t *after)
+static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
+			 const struct heap_request *r, uint64_t *after)
 {
 	uint32_t first = index_of(h, addr), last = index_of(h, addr + bytes - 1);
 	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
@@ -113,11 +113,11 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 	if (!r->bytes || r->bytes > RF_HEAP_BYTES || !h->count)
 		return false;
 	if (!choose_place(h, r, whole, out)) {
-		promote(h, h->freed_count);
+		free_retired(h, h->freed_count);
 		if (!choose_place(h, r, whole, out) && !place_anywhere(h, whole, out))
 			return false;
 	}
-	if (!carve(h, out->addr, whole, r, &out->after))
+	if (!carve_extent(h, out->addr, whole, r, &out->after))
 		return false;
 	place_note(h, r, whole, out);
 	count_up(h->live, &h->live_chunks, out->addr, whole);
@@ -173,7 +173,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 	if (learn)
 		place_freed(h, e->site, e->bytes);
 	if (h->freed_count - h->promoted > HEAP_QUARANTINE)
-		promote(h, h->freed_count - HEAP_QUARANTINE);
+		free_retired(h, h->freed_count - HEAP_QUARANTINE);
 }
 
 static void merge_extents(struct heap *h)

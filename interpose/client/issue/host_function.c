@@ -34,7 +34,7 @@ static void run_host_function(struct host_function *due)
 	in_host_function = false;
 }
 
-static void *helper(void *unused)
+static void *run_host_functions(void *unused)
 {
 	struct rf_header *h = channel_header;
 	uint64_t *queue = (uint64_t *)(void *)((char *)h + RF_OFF_HOSTFUNC);
@@ -62,7 +62,7 @@ static int start_helper(void)
 	int error = CUDA_OK;
 	lock(HELPER_LOCK);
 	if (!helper_runs)
-		error = start_thread(helper);
+		error = start_thread(run_host_functions);
 	helper_runs |= !error;
 	unlock(HELPER_LOCK);
 	return error;

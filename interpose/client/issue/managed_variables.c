@@ -18,7 +18,7 @@ struct variable {
 };
 static struct variable *variables; /* never freed: constructors of the program add to it */
 
-static struct variable *first(void)
+static struct variable *first_variable(void)
 {
 	lock(VARIABLES_LOCK);
 	struct variable *v = variables;
@@ -41,7 +41,7 @@ void managed_variable_add(struct module *module, void **host, const char *name)
 void managed_variables_fill(const struct module *module)
 {
 	uint64_t address, bytes;
-	for (struct variable *v = first(); v; v = v->next) {
+	for (struct variable *v = first_variable(); v; v = v->next) {
 		if (v->module != module)
 			continue;
 		int error = module_global(v->module, v->name, &address, &bytes);
@@ -55,7 +55,7 @@ void managed_variables_fill(const struct module *module)
 
 bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes)
 {
-	for (struct variable *v = first(); host && v; v = v->next)
+	for (struct variable *v = first_variable(); host && v; v = v->next)
 		if (*v->host == host)
 			return !module_global(v->module, v->name, address, bytes);
 	return false;

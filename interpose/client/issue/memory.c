@@ -40,7 +40,7 @@ static void wait_retired(uint64_t seq)
 
 /* Under HEAP_LOCK: the free that must be retired before the next ALLOC; 0: none. `after` is the
  * free for the place itself; in addition the server must not hold more than the device has. */
-static uint64_t due(uint64_t after)
+static uint64_t free_to_await(uint64_t after)
 {
 	heap_retire(&heap, atomic_load(&channel_header->retired_free));
 	if (heap.retired_seq < after)
@@ -71,7 +71,7 @@ static int open_heap(void)
 
 /* Under HEAP_LOCK, except while it waits: announces what heap_alloc has placed. No other thread
  * knows the address yet. */
-static int announce(const struct heap_request *request, const struct heap_placed *placed)
+static int announce_allocation(const struct heap_request *request, const struct heap_placed *placed)
 {
 	struct rf_alloc m = {.addr = placed->addr,
 			     .bytes = request->bytes,
@@ -79,7 +79,8 @@ static int announce(const struct heap_request *request, const struct heap_placed
 			     .stable = placed->stable};
 	int error = CUDA_OK;
 	while (!error) {
-		uint64_t seq = due(placed->after), want = heap.held_chunks * RF_CHUNK_BYTES;
+		uint64_t seq = free_to_await(placed->after),
+			 want = heap.held_chunks * RF_CHUNK_BYTES;
 		bool granted = want <= atomic_load(&channel_header->grant_bytes);
 		if (!seq && granted && channel_try_post(&m.r, RF_OP_ALLOC, sizeof m))
 			return CUDA_OK;
@@ -105,8 +106,8 @@ static int allocate_memory(uint64_t owner, const struct heap_request *request, u
 	lock(HEAP_LOCK);
 	error = open_heap();
 	if (!error) {
-		(void)due(0); /* what is retired by now is free */
-		error = heap_alloc(&heap, request, &placed) ? announce(request, &placed)
+		(void)free_to_await(0); /* what is retired by now is free */
+		error = heap_alloc(&heap, request, &placed) ? announce_allocation(request, &placed)
 							    : OUT_OF_MEMORY;
 	}
 	if (!error && owner)

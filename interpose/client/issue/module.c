@@ -131,7 +131,7 @@ static int measure_linked(struct module *m, const void *const *fatbins)
 }
 
 /* Determines the kind of the image and its length. */
-static int measure(const void *image, struct module *m)
+static int measure_image(const void *image, struct module *m)
 {
 	struct fatbin_wrapper wrapper = {0};
 	uint32_t magic;
@@ -168,7 +168,7 @@ static int measure(const void *image, struct module *m)
 static struct module *module_make(const void *image, int *error)
 {
 	struct module *m = calloc(1, sizeof *m);
-	*error = m ? measure(image, m) : OUT_OF_MEMORY;
+	*error = m ? measure_image(image, m) : OUT_OF_MEMORY;
 	if (!*error && !module_note(TAGGED(m)))
 		*error = OUT_OF_MEMORY;
 	if (*error) {

@@ -38,14 +38,14 @@
 
 /* ---- statistics of allocations ---- */
 
-static uint64_t mix(uint64_t x) /* the finaliser of MurmurHash3 */
+static uint64_t mix_bits(uint64_t x) /* the finaliser of MurmurHash3 */
 {
 	x = (x ^ x >> 33) * 0xff51afd7ed558ccdull;
 	x = (x ^ x >> 33) * 0xc4ceb9fe1a85ec53ull;
 	return x ^ x >> 33;
 }
 
-static uint64_t key_of(uint64_t a, uint64_t b) { return mix(mix(a) + b) | 1; }
+static uint64_t key_of(uint64_t a, uint64_t b) { return mix_bits(mix_bits(a) + b) | 1; }
 
 static uint64_t site_key(uint64_t site) { return key_of(site, 1); }
 static uint64_t size_key(uint64_t site, uint64_t whole) { return key_of(site, whole); }
@@ -87,7 +87,7 @@ static bool grow_origins(struct heap *h)
 	return true;
 }
 
-static bool full(const struct heap *h) { return 2 * h->origin_count >= ORIGINS_MAX; }
+static bool statistics_full(const struct heap *h) { return 2 * h->origin_count >= ORIGINS_MAX; }
 
 /* NULL if the table is too large: nothing is learned of this key. */
 static struct heap_origin *find_or_add_origin(struct heap *h, uint64_t key)
@@ -104,14 +104,14 @@ static struct heap_origin *find_or_add_origin(struct heap *h, uint64_t key)
 }
 
 /* True if most allocations have been freed. */
-static bool passes(const struct heap_origin *o) { return 2 * o->freed > o->allocated; }
+static bool is_short_lived(const struct heap_origin *o) { return 2 * o->freed > o->allocated; }
 
 static bool predict_stable(const struct heap *h, const struct heap_request *r, uint64_t whole)
 {
 	const struct heap_origin *o = find_origin(h, size_key(r->site, whole));
 	if (!o)
 		o = find_origin(h, site_key(r->site));
-	return o ? !passes(o) : !full(h);
+	return o ? !is_short_lived(o) : !statistics_full(h);
 }
 
 void place_freed(struct heap *h, uint64_t site, uint64_t whole)
@@ -239,7 +239,7 @@ static uint64_t reserve_chunks(const struct heap *h)
 }
 
 /* Within the device's memory, and within the reserve beyond what packing would need. */
-static bool affordable(const struct heap *h, uint64_t addr, uint64_t whole)
+static bool is_affordable(const struct heap *h, uint64_t addr, uint64_t whole)
 {
 	uint64_t chunks = h->live_chunks + new_chunks(h, addr, whole);
 	uint64_t packed = round_up(h->live_bytes + whole, RF_CHUNK_BYTES) / RF_CHUNK_BYTES;
@@ -257,7 +257,7 @@ bool choose_place(const struct heap *h, const struct heap_request *r, uint64_t w
 				    : find_aligned(h, RF_DEV_BASE, MIDDLE, whole, &out->addr);
 	else if (out->stable)
 		found = place_with_group(h, group_key(r, whole), whole, &out->addr);
-	out->apart = found && affordable(h, out->addr, whole);
+	out->apart = found && is_affordable(h, out->addr, whole);
 	if (out->apart)
 		return true;
 	return find_lowest(h, whole, &out->addr) &&

@@ -49,7 +49,7 @@ void pool_synchronised(void)
 
 /* ---- under POOL_LOCK ---- */
 
-static uint64_t chunks(uint64_t bytes)
+static uint64_t whole_chunks(uint64_t bytes)
 {
 	return bytes > UINT64_MAX - RF_CHUNK_BYTES
 		       ? bytes
@@ -59,7 +59,7 @@ static uint64_t chunks(uint64_t bytes)
 /* Releases what is reserved and not used, down to `keep`. */
 static void release_unused(struct pool *p, uint64_t keep)
 {
-	uint64_t least = chunks(p->used > keep ? p->used : keep);
+	uint64_t least = whole_chunks(p->used > keep ? p->used : keep);
 	if (p->reserved > least)
 		p->reserved = least;
 }
@@ -161,7 +161,7 @@ void pool_took(uint64_t number)
 	lock(POOL_LOCK);
 	struct pool *p = find_pool(number);
 	if (p && p->used > p->reserved)
-		p->reserved = chunks(p->used);
+		p->reserved = whole_chunks(p->used);
 	if (p && p->used > p->used_high)
 		p->used_high = p->used;
 	if (p && p->reserved > p->reserved_high)
@@ -187,7 +187,7 @@ uint64_t pool_reserved(uint64_t capacity)
 	lock(POOL_LOCK);
 	for (struct pool *p = pools; p; p = p->next) {
 		settle_pool(p);
-		uint64_t used = chunks(p->used);
+		uint64_t used = whole_chunks(p->used);
 		if (used > p->reserved)
 			continue; /* another thread is allocating from it (pool_took) */
 		uint64_t excess = p->reserved - used;

@@ -34,7 +34,7 @@ static stream_end_callback *_Atomic before_end;
 
 void stream_on_end(stream_end_callback *callback) { atomic_store(&before_end, callback); }
 
-static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opcode)
+static int destroy_handle(enum handle_kind kind, const void *value, enum rf_opcode opcode)
 {
 	int error = channel_open();
 	struct handle *h = handle_get(kind, value);
@@ -53,7 +53,7 @@ static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opco
 
 int stream_destroy(const void *stream)
 {
-	return destroy(HANDLE_STREAM, stream, RF_OP_STREAM_DESTROY);
+	return destroy_handle(HANDLE_STREAM, stream, RF_OP_STREAM_DESTROY);
 }
 
 void stream_end(uint64_t context)
@@ -63,9 +63,9 @@ void stream_end(uint64_t context)
 		if (h->context != context)
 			continue;
 		if (h->kind == HANDLE_STREAM)
-			destroy(HANDLE_STREAM, (void *)h->number, RF_OP_STREAM_DESTROY);
+			destroy_handle(HANDLE_STREAM, (void *)h->number, RF_OP_STREAM_DESTROY);
 		else if (h->kind == HANDLE_EVENT)
-			destroy(HANDLE_EVENT, (void *)h->number, RF_OP_EVENT_DESTROY);
+			destroy_handle(HANDLE_EVENT, (void *)h->number, RF_OP_EVENT_DESTROY);
 	}
 }
 
@@ -208,7 +208,10 @@ int event_create(void **out, unsigned flags)
 	return CUDA_OK;
 }
 
-int event_destroy(const void *event) { return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY); }
+int event_destroy(const void *event)
+{
+	return destroy_handle(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY);
+}
 
 void issue_record(uint64_t event, uint64_t stream)
 {
@@ -232,7 +235,7 @@ void issue_wait(uint64_t stream, uint64_t event)
  * to find out that nothing moves any more. The server may not yet have handled the request
  * that the answer depends on; the client detects that. */
 
-static int answer(int error, const struct rf_query_reply *reply, uint64_t last)
+static int query_answer(int error, const struct rf_query_reply *reply, uint64_t last)
 {
 	if (reply->consumed < last && (error == CUDA_OK || error == INVALID_HANDLE))
 		return NOT_READY; /* the server has not handled the last work yet */
@@ -246,7 +249,7 @@ int issue_query(uint64_t event)
 	uint64_t last = h ? atomic_load(&h->last) : 0;
 	struct rf_query_reply reply;
 	int error = channel_query(event, &reply);
-	return h ? answer(error, &reply, last) : error;
+	return h ? query_answer(error, &reply, last) : error;
 }
 
 static void raise_to(uint64_t *last, _Atomic uint64_t *other)
@@ -267,7 +270,7 @@ int issue_query_stream(uint64_t stream)
 				raise_to(&last, &h->last);
 	}
 	int error = channel_query(stream, &reply);
-	return answer(error, &reply, last);
+	return query_answer(error, &reply, last);
 }
 
 int event_elapsed(float *ms, const void *start, const void *end)
@@ -291,7 +294,7 @@ int event_elapsed(float *ms, const void *start, const void *end)
 	uint64_t last = 0;
 	raise_to(&last, &a->last);
 	raise_to(&last, &b->last);
-	error = answer(channel_query_elapsed(&events, &reply), &reply, last);
+	error = query_answer(channel_query_elapsed(&events, &reply), &reply, last);
 	if (!error)
 		*ms = reply.milliseconds;
 	return error;

@@ -3,7 +3,7 @@
  */
 #include "issue.h"
 
-static int synchronised(int error)
+static int after_synchronising(int error)
 {
 	pool_synchronised();
 	print_kernels_output();
@@ -13,17 +13,19 @@ static int synchronised(int error)
 int wait_for_device(void)
 {
 	struct rf_record m;
-	return synchronised(channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0));
+	return after_synchronising(channel_call(&m, RF_OP_DEVICE_SYNC, sizeof m, NULL, 0, NULL, 0));
 }
 
 int wait_for_stream(uint64_t stream)
 {
 	struct rf_handle m = {.handle = stream};
-	return synchronised(channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0));
+	return after_synchronising(
+		channel_call(&m.r, RF_OP_STREAM_SYNC, sizeof m, NULL, 0, NULL, 0));
 }
 
 int wait_for_event(uint64_t event)
 {
 	struct rf_handle m = {.handle = event};
-	return synchronised(channel_call(&m.r, RF_OP_EVENT_SYNC, sizeof m, NULL, 0, NULL, 0));
+	return after_synchronising(
+		channel_call(&m.r, RF_OP_EVENT_SYNC, sizeof m, NULL, 0, NULL, 0));
 }

@@ -15,7 +15,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct nvidia_blas blas;
 static char reason[256]; /* empty: loaded */
 
-static void find(void *library, void *pointer, const char *name)
+static void find_function(void *library, void *pointer, const char *name)
 {
 	*(void **)pointer = dlsym(library, name);
 	if (!*(void **)pointer && !reason[0])
@@ -23,7 +23,7 @@ static void find(void *library, void *pointer, const char *name)
 			 name);
 }
 
-static void load(void)
+static void load_library(void)
 {
 	const char *name = getenv("RANKFOLD_CUBLASLT");
 	void *library = dlopen(name ? name : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
@@ -41,7 +41,7 @@ static void load(void)
 			 "start the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
 		return;
 	}
-#define FIND(call, parameters) find(library, &blas.call, #call);
+#define FIND(call, parameters) find_function(library, &blas.call, #call);
 	FIND(cublasLtGetStatusName, )
 	CUBLASLT_CALLS(FIND)
 #undef FIND
@@ -49,7 +49,7 @@ static void load(void)
 
 const struct nvidia_blas *nvidia_blas(char *text, uint32_t text_bytes)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, load_library);
 	if (!reason[0])
 		return &blas;
 	snprintf(text, text_bytes, "%s", reason);

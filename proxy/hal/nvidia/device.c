@@ -83,7 +83,8 @@ CUresult nvidia_refuse(const struct hal_device *device, const char *what, CUresu
 	return error;
 }
 
-static CUresult has(const struct hal_device *device, CUdevice_attribute attribute, const char *what)
+static CUresult require_attribute(const struct hal_device *device, CUdevice_attribute attribute,
+				  const char *what)
 {
 	int value = 0;
 	CUresult error = device->driver->cuDeviceGetAttribute(&value, attribute, device->ordinal);
@@ -117,7 +118,7 @@ static CUresult check_capability(const struct hal_device *device)
 
 /* Chooses the GPU. `index` counts the GPUs that the driver shows. With RANKFOLD_NVIDIA_SHARE=1 it
  * wraps around: several devices of a pool are then one GPU, each with its share of the memory. */
-static CUresult choose(struct hal_device *device)
+static CUresult choose_gpu(struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
 	const char *share = getenv("RANKFOLD_NVIDIA_SHARE");
@@ -166,7 +167,7 @@ static CUresult check_memory(const struct hal_device *device)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult reserve(struct hal_device *device)
+static CUresult reserve_window(struct hal_device *device)
 {
 	const struct nvidia_driver *d = device->driver;
 	CUdeviceptr window = 0;
@@ -249,12 +250,13 @@ static CUresult make_host_memory(struct hal_device *device)
 static CUresult open_context(struct hal_device *device)
 {
 	const struct nvidia_driver *d = device->driver;
-	CUresult error = has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-			     "it cannot map memory at chosen addresses");
+	CUresult error = require_attribute(device,
+					   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+					   "it cannot map memory at chosen addresses");
 
 	if (!error)
-		error = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-			    "its streams cannot write values");
+		error = require_attribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+					  "its streams cannot write values");
 	if (error)
 		return error;
 	error = d->cuDevicePrimaryCtxRetain(&device->context, device->ordinal);
@@ -299,13 +301,13 @@ int nvidia_device_open(const struct hal_config *config, struct hal_device **out)
 	device->next_serial = 1;
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_cond_init(&device->wake, NULL);
-	error = host_arrays(device) ? choose(device) : CUDA_ERROR_OUT_OF_MEMORY;
+	error = host_arrays(device) ? choose_gpu(device) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!error)
 		error = open_context(device);
 	if (!error)
 		error = check_memory(device);
 	if (!error)
-		error = reserve(device);
+		error = reserve_window(device);
 	if (!error)
 		error = make_chunks(device);
 	if (!error)
@@ -344,7 +346,7 @@ uint64_t nvidia_arithmetic(const struct hal_device *device)
 }
 
 /* Releases what the driver holds for this device. */
-static void release(struct hal_device *device)
+static void release_device(struct hal_device *device)
 {
 	const struct nvidia_driver *d = device->driver;
 
@@ -387,7 +389,7 @@ void nvidia_device_close(struct hal_device *device)
 	if (device->streams || atomic_load(&device->lost))
 		return; /* work may be in progress: the process ends after this */
 	if (device->context && !nvidia_bind(device))
-		release(device);
+		release_device(device);
 	pthread_cond_destroy(&device->wake);
 	pthread_mutex_destroy(&device->lock);
 	free(device->chunks);

@@ -18,7 +18,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct nvidia_driver driver;
 static char reason[256]; /* empty: loaded */
 
-static bool resolve(void *library)
+static bool resolve_function(void *library)
 {
 	bool found = true;
 
@@ -36,7 +36,7 @@ static bool resolve(void *library)
 	return found;
 }
 
-static void load(void)
+static void load_library(void)
 {
 	const char *name = getenv("RANKFOLD_CUDA_DRIVER"), *error_name = NULL;
 	void *library;
@@ -56,7 +56,7 @@ static void load(void)
 			 "the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
 		return;
 	}
-	if (!resolve(library))
+	if (!resolve_function(library))
 		return;
 	/* All ranks' streams are in this process: give each its own queue, up to the GPU's number
 	 * of queues. */
@@ -80,7 +80,7 @@ static void load(void)
 
 const struct nvidia_driver *nvidia_driver(char *text, uint32_t text_bytes)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, load_library);
 	if (!reason[0])
 		return &driver;
 	if (text)

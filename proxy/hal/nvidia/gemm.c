@@ -69,7 +69,7 @@ static cublasComputeType_t compute_of(const struct rf_gemm *g)
 	return (cublasComputeType_t)g->compute;
 }
 
-static struct rf_matrix transposed(const struct rf_matrix *x)
+static struct rf_matrix transposed_matrix(const struct rf_matrix *x)
 {
 	return (struct rf_matrix){x->addr, x->col, x->row, x->batch};
 }
@@ -80,11 +80,14 @@ static bool by_columns(const struct rf_matrix *x, uint64_t rows, uint64_t column
 	return (x->row == 1 || rows == 1) && (x->col >= rows || columns == 1);
 }
 
-static uint64_t line(uint64_t stride, uint64_t length) { return stride > length ? stride : length; }
+static uint64_t line_length(uint64_t stride, uint64_t length)
+{
+	return stride > length ? stride : length;
+}
 
 /* Returns the same product with D by columns, if possible: a bias is along D's rows, and kept data
  * is along its columns. */
-static struct rf_gemm normalised(const struct rf_gemm *call)
+static struct rf_gemm with_d_by_columns(const struct rf_gemm *call)
 {
 	struct rf_gemm g = *call;
 
@@ -92,10 +95,10 @@ static struct rf_gemm normalised(const struct rf_gemm *call)
 		return g;
 	g.m = call->n;
 	g.n = call->m;
-	g.a = transposed(&call->b);
-	g.b = transposed(&call->a);
-	g.c = transposed(&call->c);
-	g.d = transposed(&call->d);
+	g.a = transposed_matrix(&call->b);
+	g.b = transposed_matrix(&call->a);
+	g.c = transposed_matrix(&call->c);
+	g.d = transposed_matrix(&call->d);
 	return g;
 }
 
@@ -310,8 +313,8 @@ static bool in_heap(const struct hal_space *space, uint64_t addr)
 	return nvidia_space_resolve(space, addr, false, &at);
 }
 
-static CUresult prepare(const struct hal_stream *s, const struct hal_space *space,
-			struct rf_gemm *g, struct spares *all)
+static CUresult prepare_call(const struct hal_stream *s, const struct hal_space *space,
+			     struct rf_gemm *g, struct spares *all)
 {
 	CUresult error = has_factors(g) ? CUDA_SUCCESS : without_factors(s, g, all);
 
@@ -340,8 +343,8 @@ struct gemm_call { /* the descriptors of one product */
 	TRY(k, cublasLtMatmulPreferenceSetAttribute, (k)->preference, attribute, &(value),         \
 	    sizeof(value))
 
-static void layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
-		   uint8_t type, uint64_t rows, uint64_t columns, uint64_t ld, int32_t order)
+static void make_layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
+			uint8_t type, uint64_t rows, uint64_t columns, uint64_t ld, int32_t order)
 {
 	int32_t count = (int32_t)k->g->count, mode = CUBLASLT_BATCH_MODE_POINTER_ARRAY;
 	int64_t stride = (int64_t)x->batch;
@@ -358,27 +361,30 @@ static void layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struc
 }
 
 /* Describes A or B: by columns, or transposed by the call. */
-static void operand(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
-		    uint64_t rows, uint64_t columns, cublasLtMatmulDescAttributes_t attribute)
+static void describe_operand(struct gemm_call *k, cublasLtMatrixLayout_t *out,
+			     const struct rf_matrix *x, uint64_t rows, uint64_t columns,
+			     cublasLtMatmulDescAttributes_t attribute)
 {
 	int32_t op = by_columns(x, rows, columns) ? CUBLAS_OP_N : CUBLAS_OP_T;
 
 	if (op == CUBLAS_OP_N)
-		layout(k, out, x, k->g->type_ab, rows, columns, line(x->col, rows),
-		       CUBLASLT_ORDER_COL);
+		make_layout(k, out, x, k->g->type_ab, rows, columns, line_length(x->col, rows),
+			    CUBLASLT_ORDER_COL);
 	else
-		layout(k, out, x, k->g->type_ab, columns, rows, line(x->row, columns),
-		       CUBLASLT_ORDER_COL);
+		make_layout(k, out, x, k->g->type_ab, columns, rows, line_length(x->row, columns),
+			    CUBLASLT_ORDER_COL);
 	SET_DESC(k, attribute, op);
 }
 
-static void result(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x)
+static void describe_result(struct gemm_call *k, cublasLtMatrixLayout_t *out,
+			    const struct rf_matrix *x)
 {
 	uint64_t m = k->g->m, n = k->g->n;
 	bool columns = by_columns(x, m, n);
 
-	layout(k, out, x, k->g->type_cd, m, n, columns ? line(x->col, m) : line(x->row, n),
-	       columns ? CUBLASLT_ORDER_COL : CUBLASLT_ORDER_ROW);
+	make_layout(k, out, x, k->g->type_cd, m, n,
+		    columns ? line_length(x->col, m) : line_length(x->row, n),
+		    columns ? CUBLASLT_ORDER_COL : CUBLASLT_ORDER_ROW);
 }
 
 /* The step as a cublasLtEpilogue_t; 0: none. */
@@ -404,7 +410,7 @@ static uint32_t steps_of(const struct rf_gemm *g)
 	return steps;
 }
 
-static void epilogue(struct gemm_call *k)
+static void describe_epilogue(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	uint32_t steps = steps_of(g);
@@ -430,25 +436,25 @@ static void epilogue(struct gemm_call *k)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride);
 }
 
-static void describe(struct gemm_call *k)
+static void describe_call(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	int32_t on_device = CUBLASLT_POINTER_MODE_DEVICE;
 
 	TRY(k, cublasLtMatmulDescCreate, &k->desc, compute_of(g), (cudaDataType)g->type_scale);
-	operand(k, &k->a, &g->a, g->m, g->k, CUBLASLT_MATMUL_DESC_TRANSA);
-	operand(k, &k->b, &g->b, g->k, g->n, CUBLASLT_MATMUL_DESC_TRANSB);
-	result(k, &k->c, is_zero(g, g->beta) ? &g->d : &g->c);
-	result(k, &k->d, &g->d);
-	epilogue(k);
+	describe_operand(k, &k->a, &g->a, g->m, g->k, CUBLASLT_MATMUL_DESC_TRANSA);
+	describe_operand(k, &k->b, &g->b, g->k, g->n, CUBLASLT_MATMUL_DESC_TRANSB);
+	describe_result(k, &k->c, is_zero(g, g->beta) ? &g->d : &g->c);
+	describe_result(k, &k->d, &g->d);
+	describe_epilogue(k);
 	if (g->flags & RF_GEMM_SCALARS)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_POINTER_MODE, on_device);
 }
 
 /* The alignment of several matrices is that of the first one and of their distance; for those in a
  * list only the type is known. */
-static void aligned(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t attribute,
-		    const struct rf_matrix *x, uint8_t type)
+static void set_alignment(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t attribute,
+			  const struct rf_matrix *x, uint8_t type)
 {
 	bool listed = k->g->flags & RF_GEMM_POINTERS;
 	uint64_t size = type_bytes(type), bits = listed ? size : x->addr | ALIGNED_MAX;
@@ -460,7 +466,8 @@ static void aligned(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t at
 	SET_PREFERENCE(k, attribute, bytes);
 }
 
-static void choose(struct gemm_call *k, cublasLtHandle_t handle, cublasLtMatmulAlgo_t *algo)
+static void choose_algorithm(struct gemm_call *k, cublasLtHandle_t handle,
+			     cublasLtMatmulAlgo_t *algo)
 {
 	const struct rf_gemm *g = k->g;
 	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK;
@@ -472,11 +479,11 @@ static void choose(struct gemm_call *k, cublasLtHandle_t handle, cublasLtMatmulA
 	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
 	if (g->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
 		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &g->a, g->type_ab);
-	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &g->b, g->type_ab);
-	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, is_zero(g, g->beta) ? &g->d : &g->c,
-		g->type_cd);
-	aligned(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
+	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &g->a, g->type_ab);
+	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &g->b, g->type_ab);
+	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		      is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
+	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
 	TRY(k, cublasLtMatmulAlgoGetHeuristic, handle, k->desc, k->a, k->b, k->c, k->d,
 	    k->preference, 1, &found, &count);
 	if (!k->status && !count)
@@ -500,22 +507,23 @@ static void call_close(const struct gemm_call *k)
 		blas->cublasLtMatmulPreferenceDestroy(k->preference);
 }
 
-static const void *pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
+static const void *as_pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
 
-static cublasStatus_t multiply(const struct nvidia_blas *blas, cublasLtHandle_t handle,
-			       const struct rf_gemm *g, const struct rf_matrix *aux,
-			       CUstream stream)
+static cublasStatus_t run_product(const struct nvidia_blas *blas, cublasLtHandle_t handle,
+				  const struct rf_gemm *g, const struct rf_matrix *aux,
+				  CUstream stream)
 {
 	struct gemm_call k = {.blas = blas, .g = g, .aux = aux};
 	bool on_device = g->flags & RF_GEMM_SCALARS;
-	const void *alpha = on_device ? pointer(g->alpha) : &g->alpha;
-	const void *beta = on_device ? pointer(g->beta) : &g->beta;
+	const void *alpha = on_device ? as_pointer(g->alpha) : &g->alpha;
+	const void *beta = on_device ? as_pointer(g->beta) : &g->beta;
 	cublasLtMatmulAlgo_t algo;
 
-	describe(&k);
-	choose(&k, handle, &algo);
-	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, pointer(g->a.addr), k.a, pointer(g->b.addr),
-	    k.b, beta, pointer(is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
+	describe_call(&k);
+	choose_algorithm(&k, handle, &algo);
+	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, as_pointer(g->a.addr), k.a,
+	    as_pointer(g->b.addr), k.b, beta,
+	    as_pointer(is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
 	    (void *)(uintptr_t)g->d.addr, k.d, &algo, NULL, 0, stream);
 	call_close(&k);
 	return k.status;
@@ -533,8 +541,8 @@ static CUresult error_of(cublasStatus_t status)
 	}
 }
 
-static CUresult failed(const struct nvidia_blas *blas, cublasStatus_t status, char *what,
-		       uint32_t what_bytes)
+static CUresult product_error(const struct nvidia_blas *blas, cublasStatus_t status, char *what,
+			      uint32_t what_bytes)
 {
 	snprintf(what, what_bytes, "a matrix product, %s of cuBLASLt",
 		 blas->cublasLtGetStatusName(status));
@@ -546,7 +554,7 @@ CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct
 {
 	struct hal_device *device = s->device;
 	const struct nvidia_blas *blas = nvidia_blas(what, what_bytes);
-	struct rf_gemm g = normalised(&call->g);
+	struct rf_gemm g = with_d_by_columns(&call->g);
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 	struct spares spares = {.count = 0};
 	CUresult error, last;
@@ -562,16 +570,16 @@ CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct
 	if (!device->blas)
 		status = blas->cublasLtCreate(&device->blas);
 	if (status)
-		return failed(blas, status, what, what_bytes);
+		return product_error(blas, status, what, what_bytes);
 	snprintf(what, what_bytes, "memory for a matrix product");
-	error = prepare(s, space, &g, &spares);
+	error = prepare_call(s, space, &g, &spares);
 	if (!error)
-		status = multiply(blas, device->blas, &g, &call->aux, s->stream);
+		status = run_product(blas, device->blas, &g, &call->aux, s->stream);
 	if (!error && !status && spares.back.Height)
 		error = device->driver->cuMemcpy2DAsync_v2(&spares.back, s->stream);
 	last = spares_free(s, &spares);
 	if (status)
-		return failed(blas, status, what, what_bytes);
+		return product_error(blas, status, what, what_bytes);
 	return error ? error : last;
 }
 

@@ -72,7 +72,7 @@ static void on_host(void *arg)
 
 /* The number of bytes from the first row's beginning to the last row's end; UINT64_MAX on
  * overflow. */
-static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
+static uint64_t bytes_of_rows(uint64_t width, uint64_t height, uint64_t pitch)
 {
 	uint64_t bytes;
 
@@ -202,7 +202,7 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	return issue_check(s, space, "copy", error);
 }
 
-static enum issued copy(struct hal_stream *s, struct hal_work *w)
+static enum issued copy_work(struct hal_stream *s, struct hal_work *w)
 {
 	uint64_t width = w->copy.width, height = w->copy.height;
 	enum issued done = ALL;
@@ -211,8 +211,8 @@ static enum issued copy(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (issue_is_failed(w->copy.dst.space) || issue_is_failed(w->copy.src.space))
 		return FAILED;
-	nvidia_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
-	nvidia_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
+	nvidia_space_settle(&w->copy.dst, bytes_of_rows(width, height, w->copy.dst_pitch));
+	nvidia_space_settle(&w->copy.src, bytes_of_rows(width, height, w->copy.src_pitch));
 	if (is_host(s->device, &w->copy.dst) && is_host(s->device, &w->copy.src))
 		return issue_check(s, NULL, "copy", issue_host_function(s, on_host, w));
 	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
@@ -275,7 +275,7 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 			   fill_device(s, w, dst.at, n / element, rows));
 }
 
-static enum issued fill(struct hal_stream *s, struct hal_work *w)
+static enum issued fill_work(struct hal_stream *s, struct hal_work *w)
 {
 	enum issued done = ALL;
 
@@ -283,8 +283,8 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (issue_is_failed(w->fill.dst.space))
 		return FAILED;
-	nvidia_space_settle(&w->fill.dst,
-			    extent(w->fill.width * w->fill.element, w->fill.height, w->fill.pitch));
+	nvidia_space_settle(&w->fill.dst, bytes_of_rows(w->fill.width * w->fill.element,
+							w->fill.height, w->fill.pitch));
 	if (!w->fill.dst.space)
 		return issue_check(s, NULL, "fill", issue_host_function(s, on_host, w));
 	while (done == ALL && s->row < w->fill.height)
@@ -297,7 +297,7 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 /* limit without an attribute: static and dynamic shared memory together */
 #define SHARED_WITHOUT_ASKING (48u << 10)
 
-static CUresult launch(const struct hal_stream *s, const struct nvidia_item *item)
+static CUresult launch_kernel(const struct hal_stream *s, const struct nvidia_item *item)
 {
 	const struct nvidia_driver *d = s->device->driver;
 	const struct hal_work *w = &item->work;
@@ -343,19 +343,20 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 			   nvidia_window_show(device, space));
 }
 
-static enum issued kernel(struct hal_stream *s, struct nvidia_item *item)
+static enum issued kernel_work(struct hal_stream *s, struct nvidia_item *item)
 {
 	struct hal_space *space = item->work.kernel.space;
 	enum issued done = show_space(s, space);
 
 	if (done == ALL)
-		done = issue_check(s, space, item->work.kernel.function->name, launch(s, item));
+		done = issue_check(s, space, item->work.kernel.function->name,
+				   launch_kernel(s, item));
 	if (done == ALL)
 		s->last_kernel = s->issued + 1;
 	return done;
 }
 
-static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
+static enum issued gemm_work(struct hal_stream *s, const struct hal_work *w)
 {
 	struct hal_space *space = w->gemm.space;
 	enum issued done = show_space(s, space);
@@ -367,13 +368,13 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 	return issue_check(s, space, what, nvidia_gemm(s, space, w->gemm.call, what, sizeof what));
 }
 
-static enum issued issue(struct hal_stream *s, struct nvidia_item *item)
+static enum issued run_item(struct hal_stream *s, struct nvidia_item *item)
 {
 	switch (item->work.kind) {
-	case HAL_KERNEL: return kernel(s, item);
-	case HAL_COPY: return copy(s, &item->work);
-	case HAL_FILL: return fill(s, &item->work);
-	case HAL_GEMM: return gemm(s, &item->work);
+	case HAL_KERNEL: return kernel_work(s, item);
+	case HAL_COPY: return copy_work(s, &item->work);
+	case HAL_FILL: return fill_work(s, &item->work);
+	case HAL_GEMM: return gemm_work(s, &item->work);
 	case HAL_REDUCE:
 	case HAL_SCALE: return issue_sum(s, &item->work);
 	case HAL_CHECKSUM: return issue_checksum(s, &item->work);
@@ -388,7 +389,7 @@ bool nvidia_issue(struct hal_stream *s, struct nvidia_item *item)
 	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)s->counter;
 
 	if (issue_check(s, NULL, "clearing memory", nvidia_clear(device, s)) == FAILED ||
-	    issue(s, item) == PART)
+	    run_item(s, item) == PART)
 		return false;
 	if (issue_check(s, NULL, "counting",
 			device->driver->cuStreamWriteValue64_v2(s->stream, counter, s->issued + 1,

@@ -66,7 +66,7 @@ static uint32_t entry_of(uint32_t chunk, bool writable)
 
 static uint32_t chunk_of(uint32_t entry) { return (entry & ~CUDA_READ_ONLY) - 1; }
 
-static void set(struct hal_space *space, uint64_t place, uint32_t entry)
+static void set_entry(struct hal_space *space, uint64_t place, uint32_t entry)
 {
 	uint32_t before = space->chunks[place];
 
@@ -82,7 +82,7 @@ int nvidia_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, boo
 	if (place == CUDA_HEAP_CHUNKS || chunk >= space->device->chunk_count ||
 	    space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
-	set(space, place, entry_of(chunk, writable));
+	set_entry(space, place, entry_of(chunk, writable));
 	if (place >= space->top)
 		space->top = (uint32_t)place + 1;
 	atomic_fetch_add(&space->version, 1);
@@ -95,7 +95,7 @@ int nvidia_space_unmap(struct hal_space *space, uint64_t addr)
 
 	if (place == CUDA_HEAP_CHUNKS || !space->chunks[place])
 		return CUDA_ERROR_INVALID_VALUE;
-	set(space, place, 0);
+	set_entry(space, place, 0);
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
 }
@@ -110,7 +110,7 @@ int nvidia_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks
 		if (!space->chunks[i])
 			return CUDA_ERROR_INVALID_VALUE;
 	for (uint64_t i = place; i < place + chunks; i++)
-		set(space, i, entry_of(chunk_of(space->chunks[i]), writable));
+		set_entry(space, i, entry_of(chunk_of(space->chunks[i]), writable));
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
 }

@@ -64,7 +64,7 @@ void nvidia_notify_at(struct hal_stream *s, uint64_t number)
 	atomic_store(&s->notify_at, number);
 }
 
-static bool acceptable(const struct hal_work *w)
+static bool is_acceptable(const struct hal_work *w)
 {
 	switch (w->kind) {
 	case HAL_KERNEL: return w->kernel.space && w->kernel.function;
@@ -123,7 +123,7 @@ uint64_t nvidia_submit(struct hal_stream *s, const struct hal_work *work)
 	uint64_t number = atomic_load(&s->submitted) + 1;
 	struct nvidia_item *item = &s->items[(number - 1) % CUDA_QUEUE_WORKS];
 
-	if (!nvidia_available(s) || !acceptable(work))
+	if (!nvidia_available(s) || !is_acceptable(work))
 		return 0;
 	item->work = *work;
 	if ((work->kind == HAL_KERNEL && !copy_params(item)) ||

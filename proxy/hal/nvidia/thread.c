@@ -72,7 +72,7 @@ static void free_destroyed(struct hal_device *device)
 }
 
 /* True if work of the stream is in progress. Sets `moved` if work was issued or completed. */
-static bool serve(struct hal_stream *s, bool *moved)
+static bool serve_stream(struct hal_stream *s, bool *moved)
 {
 	uint64_t submitted = atomic_load(&s->submitted), done = nvidia_completed(s);
 
@@ -133,7 +133,7 @@ static void sleep_until_called(struct hal_device *device)
 }
 
 /* Serves all streams once; true if any work is in progress. */
-static bool turn(struct hal_device *device, bool *moved)
+static bool serve_all(struct hal_device *device, bool *moved)
 {
 	bool busy = false;
 
@@ -141,7 +141,7 @@ static bool turn(struct hal_device *device, bool *moved)
 	take_new_streams(device);
 	free_destroyed(device);
 	for (struct hal_stream *s = device->streams; s; s = s->next)
-		busy |= serve(s, moved);
+		busy |= serve_stream(s, moved);
 	return busy;
 }
 
@@ -153,7 +153,7 @@ void *nvidia_thread_main(void *arg)
 
 	nvidia_bind(device);
 	while (!atomic_load(&device->stopping)) {
-		if (!turn(device, &moved)) {
+		if (!serve_all(device, &moved)) {
 			sleep_until_called(device);
 			continue;
 		}
@@ -163,7 +163,7 @@ void *nvidia_thread_main(void *arg)
 		if (quiet > SPINS)
 			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	}
-	turn(device, &moved); /* streams that were destroyed last */
+	serve_all(device, &moved); /* streams that were destroyed last */
 	if (!atomic_load(&device->lost))
 		nvidia_gemm_close(device);
 	return NULL;

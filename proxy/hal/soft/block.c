@@ -98,7 +98,7 @@ static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint
 }
 
 /* As run_range, but next[] is always valid afterwards. */
-static void advance(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
+static void advance_threads(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
 {
 	uint32_t end = run_range(launch, cut, t0, t1);
 
@@ -114,7 +114,7 @@ static void advance_lanes(struct launch *launch, uint32_t cut, uint32_t first, u
 
 		while (to < WARP && lanes >> to & 1)
 			to++;
-		advance(launch, cut, first + from, first + to);
+		advance_threads(launch, cut, first + from, first + to);
 		lanes = to < WARP ? lanes >> to << to : 0;
 	}
 }
@@ -185,7 +185,7 @@ static void open_barrier(struct launch *launch, uint32_t id)
 		while (t < launch->threads && stood[t] == stood[from] &&
 		       (operand(launch, &cut->in[0], t) & 15) == id)
 			t++;
-		advance(launch, stood[from], from, t);
+		advance_threads(launch, stood[from], from, t);
 	}
 }
 
@@ -237,7 +237,7 @@ static bool advance_group(struct launch *launch, uint32_t number, uint32_t first
 /* True if two operations of a warp are the same operation when their lanes name the same
  * members: PTX ISA requires the same qualifiers, and the same instruction only if it is .aligned
  * (matrices). */
-static bool alike(const struct soft_cut *a, const struct soft_cut *b)
+static bool same_operation(const struct soft_cut *a, const struct soft_cut *b)
 {
 	return a->kind == b->kind && a->op == b->op && !((a->flags | b->flags) & SOFT_LOOSE) &&
 	       a->kind >= SOFT_CUT_SYNC && a->kind <= SOFT_CUT_ELECT && a->kind != SOFT_CUT_ACTIVE;
@@ -318,8 +318,8 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 		EACH_LANE(lane, rest)
 		{
 			at |= (uint32_t)(stood[lane] == stood[lowest]) << lane;
-			same |= (uint32_t)alike(&launch->function->cuts[stood[lane]],
-						&launch->function->cuts[stood[lowest]])
+			same |= (uint32_t)same_operation(&launch->function->cuts[stood[lane]],
+							 &launch->function->cuts[stood[lowest]])
 				<< lane;
 		}
 		rest &= ~(at | same);
@@ -414,7 +414,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 
 /* The threads of a block in lockstep have diverged: each of those that stopped in a loop continues
  * to a real cut. If all reach the same one, they are in lockstep again. */
-static uint32_t part(struct launch *launch)
+static uint32_t leave_lockstep(struct launch *launch)
 {
 	uint32_t threads = launch->threads;
 
@@ -425,7 +425,7 @@ static uint32_t part(struct launch *launch)
 		for (to = from + 1; to < threads && launch->next[to] == cut; to++)
 			;
 		if (launch->function->cuts[cut].kind == SOFT_CUT_REGROUP)
-			advance(launch, cut, from, to);
+			advance_threads(launch, cut, from, to);
 	}
 	if (memcmp(launch->next, launch->next + 1, (threads - 1) * sizeof *launch->next) != 0)
 		return MIXED;
@@ -437,7 +437,7 @@ void soft_resume(struct launch *launch, uint32_t cut)
 {
 	launch->at = run_range(launch, cut, 0, launch->threads);
 	if (launch->at == MIXED && launch->lockstep)
-		launch->at = part(launch);
+		launch->at = leave_lockstep(launch);
 }
 
 bool soft_run_block(struct launch *launch, bool give_way)

@@ -36,7 +36,8 @@ _Noreturn static void escape(int error, uintptr_t address)
 	siglongjmp(self->escape, 1);
 }
 
-static void chain(const struct sigaction *previous, int signum, siginfo_t *info, void *context)
+static void call_previous(const struct sigaction *previous, int signum, siginfo_t *info,
+			  void *context)
 {
 	if (previous->sa_flags & SA_SIGINFO) {
 		previous->sa_sigaction(signum, info, context);
@@ -61,10 +62,10 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 		soft_allow_cancel();
 		return; /* repeats the instruction */
 	}
-	chain(signum == SIGSEGV  ? &previous_segv
-	      : signum == SIGBUS ? &previous_bus
-				 : &previous_fpe,
-	      signum, info, context);
+	call_previous(signum == SIGSEGV  ? &previous_segv
+		      : signum == SIGBUS ? &previous_bus
+					 : &previous_fpe,
+		      signum, info, context);
 }
 
 static void on_cancel(int signum)
@@ -86,7 +87,7 @@ static void on_cancel(int signum)
 static pthread_once_t install_once = PTHREAD_ONCE_INIT;
 static int install_result;
 
-static void install(void)
+static void install_handlers(void)
 {
 	struct sigaction fault = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 	struct sigaction cancel = {.sa_handler = on_cancel, .sa_flags = SA_RESTART | SA_ONSTACK};
@@ -101,7 +102,7 @@ static void install(void)
 
 int soft_fault_install(void)
 {
-	pthread_once(&install_once, install);
+	pthread_once(&install_once, install_handlers);
 	return install_result;
 }
 

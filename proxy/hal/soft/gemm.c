@@ -52,7 +52,7 @@ static uint32_t type_bytes(uint8_t type)
 	}
 }
 
-static bool floats(uint8_t type) { return type == R_32F || type == R_16F || type == R_16BF; }
+static bool is_float(uint8_t type) { return type == R_32F || type == R_16F || type == R_16BF; }
 
 static enum sum sum_of(const struct rf_gemm *g)
 {
@@ -60,8 +60,8 @@ static enum sum sum_of(const struct rf_gemm *g)
 		return SUM_DOUBLE;
 	if (g->type_ab == R_8I && g->type_cd == R_32I)
 		return SUM_INT;
-	return (floats(g->type_ab) || g->type_ab == R_8I) && floats(g->type_cd) ? SUM_FLOAT
-										: SUM_NONE;
+	return (is_float(g->type_ab) || g->type_ab == R_8I) && is_float(g->type_cd) ? SUM_FLOAT
+										    : SUM_NONE;
 }
 
 #define STEPS (RF_GEMM_RELU | RF_GEMM_GELU | RF_GEMM_DRELU | RF_GEMM_DGELU)
@@ -106,7 +106,7 @@ uint64_t soft_gemm_tiles(const struct rf_gemm_aux *call)
 	    (sum == SUM_INT) != (g->type_scale == R_32I) || (sum == SUM_INT && steps) ||
 	    (sum == SUM_DOUBLE) != (g->type_scale == R_64F) || !extras_good(call))
 		return 0;
-	if (g->bias && !(sum == SUM_DOUBLE ? g->type_bias == R_64F : floats(g->type_bias)))
+	if (g->bias && !(sum == SUM_DOUBLE ? g->type_bias == R_64F : is_float(g->type_bias)))
 		return 0;
 	if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX ||
 	    __builtin_mul_overflow(tiles, columns, &tiles) ||
@@ -191,7 +191,7 @@ static uint8_t *matrix_at(const struct tile_job *b, const struct rf_matrix *x, u
 
 /* ---- numbers ----------------------------------------------------------------------------- */
 
-static double load(const void *at, uint8_t type)
+static double load_number(const void *at, uint8_t type)
 {
 	uint16_t half;
 	float single;
@@ -205,7 +205,7 @@ static double load(const void *at, uint8_t type)
 	}
 }
 
-static void store(void *at, double x, uint8_t type)
+static void store_number(void *at, double x, uint8_t type)
 {
 	float single = (float)x;
 	uint16_t half;
@@ -222,7 +222,7 @@ static void store(void *at, double x, uint8_t type)
 }
 
 /* Alpha or beta: exact as a double, also for integers. */
-static double scalar(const struct tile_job *b, const uint64_t *value)
+static double load_scalar(const struct tile_job *b, const uint64_t *value)
 {
 	uint8_t type = b->call->type_scale;
 	const void *at = value;
@@ -231,12 +231,12 @@ static double scalar(const struct tile_job *b, const uint64_t *value)
 	if (b->call->flags & RF_GEMM_SCALARS)
 		at = window_at(b->space, *value, type_bytes(type), type_bytes(type));
 	if (type != R_32I)
-		return load(at, type);
+		return load_number(at, type);
 	memcpy(&integer, at, 4);
 	return integer;
 }
 
-static double step(double x, uint32_t flags)
+static double apply_activation(double x, uint32_t flags)
 {
 	if (flags & RF_GEMM_GELU)
 		return gelu(x);
@@ -392,8 +392,8 @@ static struct finish finish_of(const struct tile_job *t, double alpha, double be
 	return f;
 }
 
-static inline const uint8_t *element(const uint8_t *base, const struct rf_matrix *x, uint64_t i,
-				     uint64_t j, uint32_t size)
+static inline const uint8_t *element_at(const uint8_t *base, const struct rf_matrix *x, uint64_t i,
+					uint64_t j, uint32_t size)
 {
 	return base + (i * x->row + j * x->col) * size;
 }
@@ -405,7 +405,7 @@ static double step_at(const struct tile_job *t, const struct finish *f, double x
 	uint32_t flags = t->call->flags, size = type_bytes(t->call->type_cd);
 
 	if (!f->aux)
-		return step(x, flags);
+		return apply_activation(x, flags);
 	uint64_t place = j * t->aux->col + i;
 	uint8_t *bits = f->aux + place / 8, *at = f->aux + place * size;
 	uint8_t bit = (uint8_t)(1u << place % 8);
@@ -413,12 +413,12 @@ static double step_at(const struct tile_job *t, const struct finish *f, double x
 	if (flags & RF_GEMM_DRELU)
 		return *bits & bit ? x : 0.0;
 	if (flags & RF_GEMM_DGELU)
-		return x * gelu_slope(load(at, t->call->type_cd));
+		return x * gelu_slope(load_number(at, t->call->type_cd));
 	if (flags & RF_GEMM_GELU)
-		store(at, x, t->call->type_cd);
+		store_number(at, x, t->call->type_cd);
 	else
 		*bits = (uint8_t)(x <= 0.0 ? *bits & ~bit : *bits | bit);
-	return step(x, flags);
+	return apply_activation(x, flags);
 }
 
 static float finish_single(const struct tile_job *t, const struct finish *f, float sum, uint64_t i,
@@ -429,10 +429,11 @@ static float finish_single(const struct tile_job *t, const struct finish *f, flo
 	float x = (float)f->alpha * sum;
 
 	if (f->c)
-		x = __builtin_fmaf((float)f->beta,
-				   (float)load(element(f->c, &g->c, i, j, size), g->type_cd), x);
+		x = __builtin_fmaf(
+			(float)f->beta,
+			(float)load_number(element_at(f->c, &g->c, i, j, size), g->type_cd), x);
 	if (f->bias)
-		x += (float)load(f->bias + i * type_bytes(g->type_bias), g->type_bias);
+		x += (float)load_number(f->bias + i * type_bytes(g->type_bias), g->type_bias);
 	return canonical_f((float)step_at(t, f, x, i, j));
 }
 
@@ -448,7 +449,8 @@ static void store_single(const struct tile_job *t, const struct finish *f, float
 			uint64_t row = t->i + i, col = t->j + j;
 			float x = finish_single(t, f, column[place_single(i)], row, col);
 
-			store((uint8_t *)element(f->d, &g->d, row, col, size), x, g->type_cd);
+			store_number((uint8_t *)element_at(f->d, &g->d, row, col, size), x,
+				     g->type_cd);
 			if (f->sums)
 				f->sums[i] = (float)f->sums[i] + x;
 		}
@@ -468,11 +470,13 @@ static void store_double(const struct tile_job *t, const struct finish *f, doubl
 
 			if (f->c)
 				x = __builtin_fma(
-					f->beta, load(element(f->c, &g->c, row, col, 8), R_64F), x);
+					f->beta,
+					load_number(element_at(f->c, &g->c, row, col, 8), R_64F),
+					x);
 			if (f->bias)
-				x += load(f->bias + row * 8, R_64F);
+				x += load_number(f->bias + row * 8, R_64F);
 			x = canonical_d(step_at(t, f, x, row, col));
-			memcpy((uint8_t *)element(f->d, &g->d, row, col, 8), &x, 8);
+			memcpy((uint8_t *)element_at(f->d, &g->d, row, col, 8), &x, 8);
 			if (f->sums)
 				f->sums[i] += x;
 		}
@@ -492,10 +496,10 @@ static void store_int(const struct tile_job *t, const struct finish *f, uint32_t
 			uint32_t x = alpha * column[place_int(i)];
 
 			if (f->c) {
-				memcpy(&c, element(f->c, &g->c, row, col, 4), 4);
+				memcpy(&c, element_at(f->c, &g->c, row, col, 4), 4);
 				x += beta * c;
 			}
-			memcpy((uint8_t *)element(f->d, &g->d, row, col, 4), &x, 4);
+			memcpy((uint8_t *)element_at(f->d, &g->d, row, col, 4), &x, 4);
 		}
 	}
 }
@@ -507,8 +511,9 @@ static void store_sums(const struct tile_job *t, const double *sums, uint32_t fi
 	uint8_t *to = bias_at(t), type = t->call->type_bias;
 
 	for (uint32_t i = 0; i < count; i++)
-		store(to + (first + i) * (uint64_t)type_bytes(type),
-		      type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]), type);
+		store_number(to + (first + i) * (uint64_t)type_bytes(type),
+			     type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]),
+			     type);
 }
 
 /* Sums a factor: the first tile of each row sums rows of A, the first tile of each column sums
@@ -529,7 +534,8 @@ static void sum_factor(const struct tile_job *t)
 	const uint8_t *from = g->k ? matrix_at(t, &x, of_a ? g->m : g->n, g->k, g->type_ab) : NULL;
 	for (uint64_t p = 0; p < g->k; p++)
 		for (uint32_t i = 0; i < count; i++) {
-			double value = load(element(from, &x, first + i, p, size), g->type_ab);
+			double value = load_number(element_at(from, &x, first + i, p, size),
+						   g->type_ab);
 
 			sums[i] = wide ? sums[i] + value : (float)sums[i] + (float)value;
 		}
@@ -542,7 +548,8 @@ static void sum_factor(const struct tile_job *t)
 	static void run_##name(struct tile_job *t, real *scratch)                                  \
 	{                                                                                          \
 		real *a = scratch, *b = a + TILE_M * DEPTH, *sums = b + TILE_N * DEPTH;            \
-		double alpha = scalar(t, &t->call->alpha), beta = scalar(t, &t->call->beta);       \
+		double alpha = load_scalar(t, &t->call->alpha),                                    \
+		       beta = load_scalar(t, &t->call->beta);                                      \
 		struct finish finish = finish_of(t, alpha, beta);                                  \
 		double rows[TILE_M] = {0};                                                         \
 		finish.sums = t->call->flags & RF_GEMM_SUM_D ? rows : NULL;                        \
@@ -561,7 +568,7 @@ RUN(double, double)
 RUN(int, uint32_t)
 
 /* Tiles are numbered down D's columns first, then across, then by product. */
-static struct tile_job tile(const struct hal_work *work, uint64_t number)
+static struct tile_job tile_of(const struct hal_work *work, uint64_t number)
 {
 	const struct rf_gemm *g = &work->gemm.call->g;
 	uint64_t down = (g->m + TILE_M - 1) / TILE_M, across = tiles_across(g);
@@ -588,7 +595,7 @@ void soft_gemm(struct soft_worker *worker, const struct hal_work *work)
 
 	while ((number = soft_next_blocks(worker, &count)) != SOFT_NO_BLOCK &&
 	       !atomic_load(&work->gemm.space->error)) {
-		struct tile_job t = tile(work, number);
+		struct tile_job t = tile_of(work, number);
 
 		if (factor)
 			sum_factor(&t);

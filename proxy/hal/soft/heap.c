@@ -59,7 +59,7 @@ struct view {
 	uint64_t units;    /* read once, because a kernel may change it; 0: too small */
 };
 
-static _Noreturn void damaged(struct hal_space *space, const char *what)
+static _Noreturn void heap_damaged(struct hal_space *space, const char *what)
 {
 	atomic_flag_clear(&space->allocating);
 	soft_abort_with_text(SOFT_LAUNCH_FAILED, what);
@@ -69,14 +69,14 @@ static _Noreturn void damaged(struct hal_space *space, const char *what)
 static uint64_t first_block(void) { return sizeof(struct heap) / UNIT; }
 
 /* The header at a place, if the place is valid. */
-static struct header *at(struct hal_space *space, const struct view *v, uint64_t place)
+static struct header *header_at(struct hal_space *space, const struct view *v, uint64_t place)
 {
 	if (place < first_block() || place > v->units - HEADER_UNITS)
-		damaged(space, DAMAGED);
+		heap_damaged(space, DAMAGED);
 	return (struct header *)((uint8_t *)v->heap + place * UNIT);
 }
 
-static struct links *links(struct header *h) { return (struct links *)(h + 1); }
+static struct links *links_of(struct header *h) { return (struct links *)(h + 1); }
 
 /* The size class: blocks of a class have at least its size; exact below 4 units. */
 static uint32_t class_of(uint32_t units)
@@ -86,28 +86,28 @@ static uint32_t class_of(uint32_t units)
 	return units < 4 ? units : 4 * (log - 1) + (units >> (log - 2) & 3);
 }
 
-static void insert(struct hal_space *space, const struct view *v, uint64_t place)
+static void insert_free(struct hal_space *space, const struct view *v, uint64_t place)
 {
-	struct header *h = at(space, v, place);
+	struct header *h = header_at(space, v, place);
 	uint32_t c = class_of(h->units);
 
-	*links(h) = (struct links){v->heap->first[c], 0};
-	if (links(h)->next)
-		links(at(space, v, links(h)->next))->last = place;
+	*links_of(h) = (struct links){v->heap->first[c], 0};
+	if (links_of(h)->next)
+		links_of(header_at(space, v, links_of(h)->next))->last = place;
 	v->heap->first[c] = place;
 	v->heap->filled[c / 64] |= 1ull << c % 64;
 }
 
 static void unlink_block(struct hal_space *space, const struct view *v, uint64_t place)
 {
-	struct header *h = at(space, v, place);
+	struct header *h = header_at(space, v, place);
 	uint32_t c = class_of(h->units);
-	uint64_t next = links(h)->next, last = links(h)->last;
+	uint64_t next = links_of(h)->next, last = links_of(h)->last;
 
 	if (next)
-		links(at(space, v, next))->last = last;
+		links_of(header_at(space, v, next))->last = last;
 	if (last)
-		links(at(space, v, last))->next = next;
+		links_of(header_at(space, v, last))->next = next;
 	else
 		v->heap->first[c] = next;
 	if (!v->heap->first[c])
@@ -117,12 +117,12 @@ static void unlink_block(struct hal_space *space, const struct view *v, uint64_t
 /* Writes the size of the block at `place` into the next one's header. */
 static void write_size_to_next(struct hal_space *space, const struct view *v, uint64_t place)
 {
-	struct header *h = at(space, v, place);
+	struct header *h = header_at(space, v, place);
 
-	at(space, v, place + h->units)->before = h->units;
+	header_at(space, v, place + h->units)->before = h->units;
 }
 
-static void make(struct hal_space *space, struct view *v)
+static void make_heap(struct hal_space *space, struct view *v)
 {
 	uint64_t units = v->heap->about.bytes / UNIT, start = first_block();
 
@@ -133,24 +133,25 @@ static void make(struct hal_space *space, struct view *v)
 	if (units < start + HEADER_UNITS + BLOCK_UNITS_MIN)
 		return; /* too small for any block */
 	v->heap->units = v->units = units;
-	*at(space, v, start) = (struct header){.units = (uint32_t)(units - start - HEADER_UNITS)};
-	*at(space, v, units - HEADER_UNITS) = (struct header){.state = USED};
+	*header_at(space, v,
+		   start) = (struct header){.units = (uint32_t)(units - start - HEADER_UNITS)};
+	*header_at(space, v, units - HEADER_UNITS) = (struct header){.state = USED};
 	write_size_to_next(space, v, start);
-	insert(space, v, start);
+	insert_free(space, v, start);
 }
 
 /* The place of a free block of at least `units`, or 0. */
-static uint64_t find(struct hal_space *space, const struct view *v, uint32_t units)
+static uint64_t find_free(struct hal_space *space, const struct view *v, uint32_t units)
 {
 	uint32_t c = class_of(units);
 	uint64_t place = v->heap->first[c];
 
 	for (uint32_t i = 0; place && i < SCAN_MAX; i++) {
-		struct header *h = at(space, v, place);
+		struct header *h = header_at(space, v, place);
 
 		if (h->units >= units)
 			return place;
-		place = links(h)->next;
+		place = links_of(h)->next;
 	}
 	for (c++; c < CLASSES; c++) {
 		uint64_t there = v->heap->filled[c / 64] >> c % 64;
@@ -165,7 +166,7 @@ static uint64_t find(struct hal_space *space, const struct view *v, uint32_t uni
 	return 0;
 }
 
-static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t bytes)
+static uint64_t heap_allocate_block(struct hal_space *space, const struct view *v, uint64_t bytes)
 {
 	uint64_t place;
 	uint32_t units;
@@ -176,19 +177,19 @@ static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t
 	units = HEADER_UNITS + (uint32_t)((bytes + UNIT - 1) / UNIT);
 	if (units < BLOCK_UNITS_MIN)
 		units = BLOCK_UNITS_MIN;
-	place = find(space, v, units);
+	place = find_free(space, v, units);
 	if (!place)
 		return 0;
-	h = at(space, v, place);
+	h = header_at(space, v, place);
 	unlink_block(space, v, place);
 	if (h->units < units)
-		damaged(space, DAMAGED);
+		heap_damaged(space, DAMAGED);
 	if (h->units - units >= BLOCK_UNITS_MIN) {
-		*at(space, v, place + units) = (struct header){.units = h->units - units,
-							       .before = units};
+		*header_at(space, v, place + units) = (struct header){.units = h->units - units,
+								      .before = units};
 		h->units = units;
 		write_size_to_next(space, v, place + units);
-		insert(space, v, place + units);
+		insert_free(space, v, place + units);
 	}
 	h->state = USED;
 	return v->address + (place + HEADER_UNITS) * UNIT;
@@ -201,29 +202,29 @@ static void free_block(struct hal_space *space, const struct view *v, uint64_t a
 
 	if (!v->units || offset % UNIT || offset / UNIT < first_block() + HEADER_UNITS ||
 	    offset / UNIT >= v->units)
-		damaged(space, NOT_ALLOCATED);
-	h = at(space, v, place);
+		heap_damaged(space, NOT_ALLOCATED);
+	h = header_at(space, v, place);
 	if (h->state != USED || h->units >= v->units - place ||
-	    at(space, v, place + h->units)->before != h->units)
-		damaged(space, NOT_ALLOCATED);
+	    header_at(space, v, place + h->units)->before != h->units)
+		heap_damaged(space, NOT_ALLOCATED);
 	h->state = FREE;
-	next = at(space, v, place + h->units);
+	next = header_at(space, v, place + h->units);
 	if (next->state == FREE) {
 		unlink_block(space, v, place + h->units);
 		h->units += next->units;
 	}
-	if (h->before && at(space, v, place - h->before)->state == FREE) {
+	if (h->before && header_at(space, v, place - h->before)->state == FREE) {
 		place -= h->before;
 		unlink_block(space, v, place);
-		at(space, v, place)->units += h->units;
+		header_at(space, v, place)->units += h->units;
 	}
 	write_size_to_next(space, v, place);
-	insert(space, v, place);
+	insert_free(space, v, place);
 }
 
 /* Locks the heap that the module's struct rf_setup points to. False: there is none. */
-static bool enter(const struct soft_block *block, struct hal_space *space, uint64_t setup,
-		  struct view *v)
+static bool lock_heap(const struct soft_block *block, struct hal_space *space, uint64_t setup,
+		      struct view *v)
 {
 	uint64_t offset = setup - RF_DEV_BASE, heap;
 
@@ -241,10 +242,10 @@ static bool enter(const struct soft_block *block, struct hal_space *space, uint6
 		sched_yield();
 	}
 	if (!v->heap->about.made)
-		make(space, v);
+		make_heap(space, v);
 	v->units = v->heap->units;
 	if (v->units && (v->units <= first_block() + HEADER_UNITS || v->units > UNITS_MAX))
-		damaged(space, DAMAGED);
+		heap_damaged(space, DAMAGED);
 	return true;
 }
 
@@ -255,9 +256,9 @@ __attribute__((visibility("default"))) uint64_t rankfold_soft_malloc(const struc
 	struct view v;
 	uint64_t address;
 
-	if (!enter(block, space, setup, &v))
+	if (!lock_heap(block, space, setup, &v))
 		return 0;
-	address = allocate(space, &v, bytes);
+	address = heap_allocate_block(space, &v, bytes);
 	atomic_flag_clear(&space->allocating);
 	return address;
 }
@@ -268,7 +269,7 @@ __attribute__((visibility("default"))) void rankfold_soft_free(const struct soft
 	struct hal_space *space = soft_current_space();
 	struct view v;
 
-	if (!address || !enter(block, space, setup, &v))
+	if (!address || !lock_heap(block, space, setup, &v))
 		return;
 	free_block(space, &v, address);
 	atomic_flag_clear(&space->allocating);

@@ -62,7 +62,7 @@ __attribute__((visibility("default"))) uint64_t rankfold_soft_nanoseconds(void)
 
 /* ---- a launch ---------------------------------------------------------------------------- */
 
-static bool grow(uint8_t **memory, size_t *have, size_t wanted)
+static bool grow_memory(uint8_t **memory, size_t *have, size_t wanted)
 {
 	if (wanted <= *have)
 		return true;
@@ -78,7 +78,7 @@ static bool grow(uint8_t **memory, size_t *have, size_t wanted)
 }
 
 /* NULL, or the reason why this device cannot run the launch. */
-static const char *refusal(const struct hal_function *function, const struct hal_work *work)
+static const char *why_refused(const struct hal_function *function, const struct hal_work *work)
 {
 	const uint32_t *grid = work->kernel.grid, *block = work->kernel.block;
 	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
@@ -121,7 +121,8 @@ static struct needs needs_of(const struct hal_work *work)
 	};
 }
 
-static bool prepare(struct launch *launch, struct soft_worker *worker, const struct hal_work *work)
+static bool prepare_launch(struct launch *launch, struct soft_worker *worker,
+			   const struct hal_work *work)
 {
 	const struct hal_function *function = work->kernel.function;
 	struct soft_scratch *scratch = &worker->scratch;
@@ -131,8 +132,8 @@ static bool prepare(struct launch *launch, struct soft_worker *worker, const str
 	bool there;
 
 	soft_defer_cancel(); /* a cancel must not leave malloc's locks held */
-	there = grow(&scratch->frame, &scratch->frame_bytes, needs.frame) &&
-		grow(&scratch->local, &scratch->local_bytes, needs.local);
+	there = grow_memory(&scratch->frame, &scratch->frame_bytes, needs.frame) &&
+		grow_memory(&scratch->local, &scratch->local_bytes, needs.local);
 	soft_allow_cancel();
 	if (!there)
 		return false;
@@ -178,7 +179,7 @@ static void run_new_block(struct launch *launch, uint64_t number)
 #define WIDE_THREADS 65536u /* enough to make the cost of a call negligible */
 #define WIDE_BATCHES_MIN 4u /* per worker, so that they get equal shares */
 
-static bool wide(const struct hal_work *work)
+static bool is_wide(const struct hal_work *work)
 {
 	return work->kernel.function->flags & SOFT_WIDE && !work->kernel.cooperative &&
 	       work->kernel.block[1] == 1 && work->kernel.block[2] == 1;
@@ -188,7 +189,7 @@ uint32_t soft_batch(const struct hal_work *work, uint32_t workers)
 {
 	uint64_t share = soft_blocks(work) / WIDE_BATCHES_MIN / workers, most = 1;
 
-	if (wide(work) && work->kernel.block[0] > 0)
+	if (is_wide(work) && work->kernel.block[0] > 0)
 		most = WIDE_THREADS / work->kernel.block[0];
 	most = share < most ? share : most;
 	return most ? (uint32_t)most : 1;
@@ -212,7 +213,7 @@ static void run_wide(struct launch *launch, uint64_t number, uint32_t count)
 
 /* ---- cooperative launches ---- */
 
-static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+static size_t whole_cache_lines(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 /* Makes all blocks resident: each has its own memory. Shared memory is copied in and out, because
  * its addresses end at unmapped pages. False: not enough host memory. */
@@ -221,16 +222,18 @@ static bool make_resident(struct launch **blocks, const struct launch *model, ui
 {
 	struct soft_scratch *scratch = &worker->scratch;
 	struct needs needs = needs_of(work);
-	size_t own = rounded(sizeof *model), next = rounded(model->threads * sizeof *model->next);
-	size_t arrived = rounded(SOFT_BARRIERS * sizeof *model->arrived);
-	size_t frame = rounded(needs.frame), local = rounded(needs.local);
-	size_t each = own + next + arrived + frame + local + rounded(needs.shared);
+	size_t own = whole_cache_lines(sizeof *model),
+	       next = whole_cache_lines(model->threads * sizeof *model->next);
+	size_t arrived = whole_cache_lines(SOFT_BARRIERS * sizeof *model->arrived);
+	size_t frame = whole_cache_lines(needs.frame), local = whole_cache_lines(needs.local);
+	size_t each = own + next + arrived + frame + local + whole_cache_lines(needs.shared);
 	bool there;
 
 	if (count > SOFT_RESIDENT_BYTES / each)
 		return false;
 	soft_defer_cancel();
-	there = grow(&scratch->resident, &scratch->resident_bytes, SOFT_GRID_BYTES + count * each);
+	there = grow_memory(&scratch->resident, &scratch->resident_bytes,
+			    SOFT_GRID_BYTES + count * each);
 	soft_allow_cancel();
 	if (!there)
 		return false;
@@ -266,7 +269,7 @@ static void run_together(struct launch *model, uint64_t count, struct soft_worke
 				work->kernel.function->name);
 		return;
 	}
-	each = (size_t)(first->shared_copy - (uint8_t *)first) + rounded(shared);
+	each = (size_t)(first->shared_copy - (uint8_t *)first) + whole_cache_lines(shared);
 	while (left)
 		for (uint64_t i = 0; i < count; i++) {
 			struct launch *launch = (struct launch *)((uint8_t *)first + i * each);
@@ -288,7 +291,7 @@ void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 	struct launch launch;
 	struct hal_space *space = work->kernel.space;
 	const char *name = work->kernel.function->name;
-	const char *why = refusal(work->kernel.function, work);
+	const char *why = why_refused(work->kernel.function, work);
 	uint64_t number;
 	uint32_t count;
 
@@ -296,7 +299,7 @@ void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 		soft_space_fail(space, SOFT_INVALID_VALUE, "%s: %s", name, why);
 		return;
 	}
-	if (!prepare(&launch, worker, work)) {
+	if (!prepare_launch(&launch, worker, work)) {
 		soft_space_fail(space, SOFT_OUT_OF_MEMORY,
 				"%s: no host memory for its registers and local arrays", name);
 		return;
@@ -307,7 +310,7 @@ void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 	}
 	while ((number = soft_next_blocks(worker, &count)) != SOFT_NO_BLOCK &&
 	       !atomic_load(&space->error)) {
-		if (wide(work))
+		if (is_wide(work))
 			run_wide(&launch, number, count);
 		else
 			run_new_block(&launch, number);

@@ -76,7 +76,7 @@ static void store_registers(const struct launch *launch, uint32_t to, uint32_t c
 	}
 }
 
-static void copy(void *image, void *lane, size_t bytes, bool to_image)
+static void copy_lane(void *image, void *lane, size_t bytes, bool to_image)
 {
 	memcpy(to_image ? image : lane, to_image ? lane : image, bytes);
 }
@@ -84,8 +84,8 @@ static void copy(void *image, void *lane, size_t bytes, bool to_image)
 /* Copies an 8-byte element, which is in two registers of a lane. */
 static void copy_wide(uint8_t *image, uint32_t (*lane_words)[WARP], uint32_t lane, bool to_image)
 {
-	copy(image, &lane_words[0][lane], 4, to_image);
-	copy(image + 4, &lane_words[1][lane], 4, to_image);
+	copy_lane(image, &lane_words[0][lane], 4, to_image);
+	copy_lane(image + 4, &lane_words[1][lane], 4, to_image);
 }
 
 /* Converts A (`paired` if it has more than eight rows) or the columns of B between registers and
@@ -104,7 +104,7 @@ __attribute__((noinline)) static uint32_t multiplicand(uint32_t (*lane_words)[WA
 			uint8_t *at = image + row * row_bytes + group * step;
 
 			if (!wide)
-				copy(at, &lane_words[reg][lane], 16, to_image);
+				copy_lane(at, &lane_words[reg][lane], 16, to_image);
 			else
 				for (uint32_t t = 0; t < 4; t++)
 					copy_wide(at + 8 * t, lane_words + 2 * reg, lane + t,
@@ -127,14 +127,15 @@ __attribute__((noinline)) static uint32_t accumulator(uint32_t (*lane_words)[WAR
 			uint8_t *at = image + (row * n + j * 8) * bytes;
 
 			if (bytes == 2) {
-				copy(at, &lane_words[reg][lane], 16, to_image);
+				copy_lane(at, &lane_words[reg][lane], 16, to_image);
 				continue;
 			}
 			for (uint32_t t = 0; t < 4; t++, at += 2 * bytes)
 				for (uint32_t e = 0; e < 2; e++)
 					if (bytes == 4)
-						copy(at + 4 * e, &lane_words[2 * reg + e][lane + t],
-						     4, to_image);
+						copy_lane(at + 4 * e,
+							  &lane_words[2 * reg + e][lane + t], 4,
+							  to_image);
 					else
 						copy_wide(at + 8 * e,
 							  lane_words + 2 * (2 * reg + e), lane + t,
@@ -192,7 +193,7 @@ static void to_halves(const float *from, uint32_t count, uint8_t *to)
 	}
 }
 
-static void decode(uint32_t element, const void *image, uint32_t count, float *to)
+static void decode_elements(uint32_t element, const void *image, uint32_t count, float *to)
 {
 	const uint8_t *bytes = image;
 	const uint16_t *halves = image;
@@ -323,9 +324,9 @@ static void mma_float(const struct mma *x, const uint8_t *a, const uint8_t *b, c
 	float left[ELEMENTS_MAX], right[ELEMENTS_MAX], sums[SUMS_MAX];
 	uint32_t count = x->m * x->n;
 
-	decode(x->a, a, x->m * x->k, left);
-	decode(x->b, b, x->n * x->k, right);
-	decode(x->c, c, count, sums);
+	decode_elements(x->a, a, x->m * x->k, left);
+	decode_elements(x->b, b, x->n * x->k, right);
+	decode_elements(x->c, c, count, sums);
 	product_float(left, right, sums, x->m, x->n, x->k);
 	for (uint32_t i = 0; i < count; i++)
 		sums[i] = canonical_f(sums[i]);
@@ -341,8 +342,8 @@ static void mma_integer(const struct mma *x, const uint8_t *a, const uint8_t *b,
 {
 	float left[ELEMENTS_MAX], right[ELEMENTS_MAX], sums[SUMS_MAX] = {0};
 
-	decode(x->a, a, x->m * x->k, left);
-	decode(x->b, b, x->n * x->k, right);
+	decode_elements(x->a, a, x->m * x->k, left);
+	decode_elements(x->b, b, x->n * x->k, right);
 	product_float(left, right, sums, x->m, x->n, x->k);
 	for (uint32_t i = 0; i < x->m * x->n; i++) {
 		int32_t sum = (int32_t)sums[i];
@@ -401,8 +402,8 @@ static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WA
 			right[x->column_b ? place * 4 + e : (e + high) * 4 + l] =
 				(uint16_t)(b[e / 2][lane] >> shift);
 		}
-		decode(SOFT_F16, left, 8 * 4, floats[0]);
-		decode(SOFT_F16, right, 8 * 4, floats[1]);
+		decode_elements(SOFT_F16, left, 8 * 4, floats[0]);
+		decode_elements(SOFT_F16, right, 8 * 4, floats[1]);
 		for (int pass = 0; pass < 2; pass++) { /* C, D */
 			uint32_t type = pass ? x->d : x->c;
 
@@ -432,8 +433,8 @@ static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WA
 	}
 }
 
-static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		uint32_t lanes)
+static void multiply_tiles(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+			   uint32_t lanes)
 {
 	_Alignas(32) uint8_t image[4][IMAGE_BYTES];
 	struct mma x = mma_of(cut->op);
@@ -470,7 +471,8 @@ static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_
 /* ---- memory ------------------------------------------------------------------------------ */
 
 /* The host address of a device address in the space that the op names. */
-static uint8_t *at(const struct launch *launch, uint32_t space, uint64_t addr, uint64_t bytes)
+static uint8_t *host_address(const struct launch *launch, uint32_t space, uint64_t addr,
+			     uint64_t bytes)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
 
@@ -530,8 +532,8 @@ static uint32_t convert_fragment(const struct tile *x, uint32_t (*lane_words)[WA
 
 /* wmma.load and wmma.store. All lanes give one address and one stride: those of the first one are
  * used. */
-static void tile(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		 uint32_t lanes)
+static void move_tile(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		      uint32_t lanes)
 {
 	struct tile x = tile_of(cut->op);
 	uint32_t lowest = (uint32_t)__builtin_ctz(lanes), bits = bits_of(x.element);
@@ -547,12 +549,13 @@ static void tile(const struct launch *launch, const struct soft_cut *cut, uint32
 		convert_fragment(&x, fragment, image, true);
 	}
 	for (uint32_t i = 0; i < x.lines; i++) {
-		uint8_t *line = at(launch, x.space, addr + i * stride, x.line_bytes);
+		uint8_t *line = host_address(launch, x.space, addr + i * stride, x.line_bytes);
 
 		if (!x.transposed)
-			copy(line, image + i * x.row_bytes, x.line_bytes, x.stores);
+			copy_lane(line, image + i * x.row_bytes, x.line_bytes, x.stores);
 		for (uint32_t e = 0, size = bits / 8; x.transposed && e < x.rows; e++)
-			copy(line + e * size, image + e * x.row_bytes + i * size, size, x.stores);
+			copy_lane(line + e * size, image + e * x.row_bytes + i * size, size,
+				  x.stores);
 	}
 	if (!x.stores) {
 		uint32_t count = convert_fragment(&x, fragment, image, false);
@@ -564,7 +567,7 @@ static void tile(const struct launch *launch, const struct soft_cut *cut, uint32
 }
 
 /* Transposes eight rows of eight 16-bit elements, held as the words of one register. */
-static void transpose(uint32_t from[WARP], uint32_t to[WARP])
+static void transpose_rows(uint32_t from[WARP], uint32_t to[WARP])
 {
 	uint16_t rows[ROWS][ROWS], columns[ROWS][ROWS];
 
@@ -576,8 +579,8 @@ static void transpose(uint32_t from[WARP], uint32_t to[WARP])
 }
 
 /* ldmatrix and stmatrix: lane 8 i + r gives the address of row r of matrix i. */
-static void rows(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		 uint32_t lanes)
+static void move_rows(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		      uint32_t lanes)
 {
 	uint32_t count = cut->op & 7, flags = cut->op >> 3, space = cut->op >> 5;
 	uint32_t addresses[2][WARP], fragment[4][WARP] = {0};
@@ -588,7 +591,7 @@ static void rows(const struct launch *launch, const struct soft_cut *cut, uint32
 		load_registers(launch, &cut->in[1], first, lanes, fragment);
 	for (uint32_t i = 0; i < count; i++) {
 		if (stores && transposed)
-			transpose(fragment[i], fragment[i]);
+			transpose_rows(fragment[i], fragment[i]);
 		EACH_LANE(lane, lanes >> i * ROWS & 0xff)
 		{
 			uint32_t from = i * ROWS + lane;
@@ -596,10 +599,11 @@ static void rows(const struct launch *launch, const struct soft_cut *cut, uint32
 
 			if (addr % 16)
 				soft_abort(SOFT_MISALIGNED_ADDRESS);
-			copy(at(launch, space, addr, 16), &fragment[i][4 * lane], 16, stores);
+			copy_lane(host_address(launch, space, addr, 16), &fragment[i][4 * lane], 16,
+				  stores);
 		}
 		if (!stores && transposed)
-			transpose(fragment[i], fragment[i]);
+			transpose_rows(fragment[i], fragment[i]);
 	}
 	if (!stores)
 		store_registers(launch, cut->out[0], count, first, lanes, fragment);
@@ -611,12 +615,12 @@ void soft_matrix(const struct launch *launch, const struct soft_cut *cut, uint32
 	uint32_t fragment[1][WARP];
 
 	switch (cut->kind) {
-	case SOFT_CUT_MMA: mma(launch, cut, first, lanes); break;
-	case SOFT_CUT_TILE: tile(launch, cut, first, lanes); break;
-	case SOFT_CUT_ROWS: rows(launch, cut, first, lanes); break;
+	case SOFT_CUT_MMA: multiply_tiles(launch, cut, first, lanes); break;
+	case SOFT_CUT_TILE: move_tile(launch, cut, first, lanes); break;
+	case SOFT_CUT_ROWS: move_rows(launch, cut, first, lanes); break;
 	case SOFT_CUT_TURN: /* movmatrix */
 		load_registers(launch, &cut->in[0], first, lanes, fragment);
-		transpose(fragment[0], fragment[0]);
+		transpose_rows(fragment[0], fragment[0]);
 		store_registers(launch, cut->out[0], 1, first, lanes, fragment);
 		break;
 	}

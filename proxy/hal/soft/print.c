@@ -31,7 +31,7 @@ struct print {
 };
 
 /* The host address of a generic address, and the number of bytes that may be read there. */
-static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t *available)
+static const uint8_t *resolve_address(const struct print *p, uint64_t address, uint64_t *available)
 {
 	uint64_t place = address & ((1ull << 40) - 1), offset = address - RF_DEV_BASE;
 
@@ -50,7 +50,7 @@ static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t 
 static void copy_string(const struct print *p, uint64_t address, char *to, uint64_t bytes)
 {
 	uint64_t available;
-	const uint8_t *from = resolve(p, address, &available);
+	const uint8_t *from = resolve_address(p, address, &available);
 
 	bytes = available < bytes - 1 ? available + 1 : bytes;
 	for (uint64_t i = 0; i < bytes - 1; i++)
@@ -60,10 +60,10 @@ static void copy_string(const struct print *p, uint64_t address, char *to, uint6
 }
 
 /* Takes the next argument; each is at a multiple of its size. */
-static uint64_t take(struct print *p, uint32_t bytes)
+static uint64_t take_argument(struct print *p, uint32_t bytes)
 {
 	uint64_t available, value = 0, at = (p->arguments + bytes - 1) & ~(uint64_t)(bytes - 1);
-	const uint8_t *from = resolve(p, at, &available);
+	const uint8_t *from = resolve_address(p, at, &available);
 
 	memcpy(&value, from, bytes < available ? bytes : available);
 	p->arguments = at + bytes;
@@ -71,7 +71,7 @@ static uint64_t take(struct print *p, uint32_t bytes)
 	return value;
 }
 
-static void put(struct print *p, const char *text, uint32_t bytes)
+static void put_text(struct print *p, const char *text, uint32_t bytes)
 {
 	uint32_t available = TEXT_BYTES - p->used;
 
@@ -81,7 +81,7 @@ static void put(struct print *p, const char *text, uint32_t bytes)
 }
 
 /* Formats one conversion with the C library. `bits`: the argument. */
-static void convert(struct print *p, const char *spec, char kind, bool wide, uint64_t bits)
+static void put_number(struct print *p, const char *spec, char kind, bool wide, uint64_t bits)
 {
 	char *to = p->text + p->used, string[TEXT_BYTES];
 	uint32_t available = TEXT_BYTES - p->used;
@@ -115,27 +115,27 @@ struct spec {
 	uint32_t longs, shorts;
 };
 
-static void add(struct spec *s, char c)
+static void add_to_spec(struct spec *s, char c)
 {
 	if (s->used < sizeof s->text - 8)
 		s->text[s->used++] = c;
 }
 
 /* Adds a width or precision: digits, or an argument. Returns the text after it. */
-static const char *number(struct print *p, struct spec *s, const char *at)
+static const char *parse_number(struct print *p, struct spec *s, const char *at)
 {
 	char digits[24]; /* enough for any long */
 	long value = 0;
 
 	if (*at == '*') {
-		value = (int32_t)take(p, 4);
+		value = (int32_t)take_argument(p, 4);
 		at++;
 		if (value < 0 && s->text[s->used - 1] == '.') { /* treated as absent */
 			s->used--;
 			return at;
 		}
 		if (value < 0) { /* left-aligned */
-			add(s, '-');
+			add_to_spec(s, '-');
 			value = -value;
 		}
 	} else if (*at < '0' || *at > '9') {
@@ -145,23 +145,23 @@ static const char *number(struct print *p, struct spec *s, const char *at)
 		value = value > WIDTH_MAX ? value : value * 10 + (*at - '0');
 	snprintf(digits, sizeof digits, "%ld", value < WIDTH_MAX ? value : WIDTH_MAX);
 	for (const char *d = digits; *d; d++)
-		add(s, *d);
+		add_to_spec(s, *d);
 	return at;
 }
 
 /* Handles the text after a '%'. Returns the text after the conversion, or NULL if it is unknown. */
-static const char *conversion(struct print *p, const char *at)
+static const char *parse_conversion(struct print *p, const char *at)
 {
 	struct spec s = {.text = "%", .used = 1};
 	bool wide, narrow_kind;
 
 	for (; *at && strchr("-+ #0", *at); at++)
 		if (!memchr(s.text, *at, s.used))
-			add(&s, *at);
-	at = number(p, &s, at);
+			add_to_spec(&s, *at);
+	at = parse_number(p, &s, at);
 	if (*at == '.') {
-		add(&s, '.');
-		at = number(p, &s, at + 1);
+		add_to_spec(&s, '.');
+		at = parse_number(p, &s, at + 1);
 	}
 	for (; *at && strchr("hlLqjzt", *at); at++) {
 		s.shorts += *at == 'h';
@@ -172,28 +172,28 @@ static const char *conversion(struct print *p, const char *at)
 	narrow_kind = strchr("diouxXc", *at) != NULL;
 	wide = s.longs && *at != 'c';
 	for (uint32_t i = 0; narrow_kind && *at != 'c' && i < (wide ? 2 : s.shorts) && i < 2; i++)
-		add(&s, wide ? 'l' : 'h');
+		add_to_spec(&s, wide ? 'l' : 'h');
 	s.text[s.used++] = *at;
-	convert(p, s.text, *at, wide, take(p, narrow_kind && !wide ? 4 : 8));
+	put_number(p, s.text, *at, wide, take_argument(p, narrow_kind && !wide ? 4 : 8));
 	return at + 1;
 }
 
-static void format(struct print *p, const char *at)
+static void format_text(struct print *p, const char *at)
 {
 	while (*at) {
 		const char *percent = strchr(at, '%'), *end;
 
-		put(p, at, (uint32_t)(percent ? (size_t)(percent - at) : strlen(at)));
+		put_text(p, at, (uint32_t)(percent ? (size_t)(percent - at) : strlen(at)));
 		if (!percent)
 			return;
-		end = percent[1] == '%' ? percent + 2 : conversion(p, percent + 1);
+		end = percent[1] == '%' ? percent + 2 : parse_conversion(p, percent + 1);
 		if (!end || percent[1] == '%')
-			put(p, "%", 1);
+			put_text(p, "%", 1);
 		at = end ? end : percent + 1;
 	}
 }
 
-static void publish(struct print *p, struct rf_print *ring)
+static void publish_text(struct print *p, struct rf_print *ring)
 {
 	struct hal_space *space = soft_current_space();
 	uint64_t head;
@@ -229,17 +229,17 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 
 	if (!format_at)
 		return -1;
-	memcpy(&ring, resolve(&p, print, &available), sizeof ring);
+	memcpy(&ring, resolve_address(&p, print, &available), sizeof ring);
 	if (!ring)
 		return -2; /* the launching program wants no output */
 	copy_string(&p, format_at, text, sizeof text);
-	format(&p, text);
+	format_text(&p, text);
 	if (p.used) {
-		const uint8_t *at = resolve(&p, ring & ~(uint64_t)63, &available);
+		const uint8_t *at = resolve_address(&p, ring & ~(uint64_t)63, &available);
 
 		if (available != UINT64_MAX)
 			return -2;
-		publish(&p, (struct rf_print *)(uintptr_t)at);
+		publish_text(&p, (struct rf_print *)(uintptr_t)at);
 	}
 	return p.taken;
 }

@@ -24,7 +24,7 @@
 #define SPARES_MAX 8u
 #define STARVED_NS 100000000u /* between two observations by a spare worker */
 
-static void enqueue(struct hal_device *device, struct hal_stream *stream)
+static void enqueue_stream(struct hal_device *device, struct hal_stream *stream)
 {
 	stream->next = NULL;
 	if (device->last)
@@ -39,7 +39,7 @@ static void enqueue(struct hal_device *device, struct hal_stream *stream)
 }
 
 /* Called with the lock held, when a stream waits. */
-static struct hal_stream *dequeue(struct hal_device *device)
+static struct hal_stream *dequeue_stream(struct hal_device *device)
 {
 	struct hal_stream *stream = device->first;
 
@@ -69,7 +69,7 @@ static struct hal_stream *wait_for_work(struct hal_device *device, struct soft_s
 		pthread_cond_wait(&device->wake, &device->lock);
 	stream = device->first;
 	if (stream) {
-		(void)dequeue(device);
+		(void)dequeue_stream(device);
 	} else if (device->share) {
 		*share = device->share;
 		device->share->helpers++;
@@ -82,7 +82,7 @@ static struct hal_stream *wait_for_work(struct hal_device *device, struct soft_s
 static void enqueue_again(struct hal_device *device, struct hal_stream *stream)
 {
 	pthread_mutex_lock(&device->lock);
-	enqueue(device, stream);
+	enqueue_stream(device, stream);
 	pthread_mutex_unlock(&device->lock);
 }
 
@@ -100,8 +100,8 @@ static void count_running(const struct hal_work *work, int change)
 #endif
 }
 
-static void complete(struct hal_device *device, struct hal_stream *stream,
-		     const struct soft_item *item, uint64_t done)
+static void complete_work(struct hal_device *device, struct hal_stream *stream,
+			  const struct soft_item *item, uint64_t done)
 {
 	bool loud = soft_work_failed(&item->work);
 
@@ -154,7 +154,7 @@ static uint64_t await_more(struct hal_stream *stream, uint64_t done)
 
 /* Runs work after work while no other stream waits for a worker. `submitted` is read only when all
  * known work is done, because the submitter is writing it. */
-static void serve(struct soft_worker *worker, struct hal_stream *stream)
+static void serve_stream(struct soft_worker *worker, struct hal_stream *stream)
 {
 	struct hal_device *device = worker->device;
 	uint64_t done = atomic_load(&stream->completed), known = atomic_load(&stream->submitted);
@@ -165,7 +165,7 @@ static void serve(struct soft_worker *worker, struct hal_stream *stream)
 		if (done + 1 < known)
 			prefetch_item(&stream->items[(done + 1) % SOFT_QUEUE_WORKS]);
 		if (soft_work_run(worker, item))
-			complete(device, stream, item, ++done);
+			complete_work(device, stream, item, ++done);
 		if (done == known)
 			known = await_more(stream, done);
 		if (done == known) {
@@ -196,7 +196,7 @@ static void *worker_main(void *arg)
 		if (share)
 			soft_work_help(worker, share);
 		else
-			serve(worker, stream);
+			serve_stream(worker, stream);
 	}
 	return NULL;
 }
@@ -232,7 +232,7 @@ static struct hal_stream *wait_for_starving(struct hal_device *device)
 		struct timespec until;
 
 		if (device->first && device->first == seen && device->taken == taken)
-			return dequeue(device);
+			return dequeue_stream(device);
 		if (!device->first && device->taken == taken) {
 			device->rests = true;
 			pthread_cond_wait(&device->starved, &device->lock);
@@ -267,7 +267,7 @@ static void *spare_worker_main(void *arg)
 		/* one of the resting ones observes */
 		pthread_cond_broadcast(&device->starved);
 		pthread_mutex_unlock(&device->lock);
-		serve(worker, stream);
+		serve_stream(worker, stream);
 		pthread_mutex_lock(&device->lock);
 	}
 	pthread_mutex_unlock(&device->lock);
@@ -403,7 +403,7 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 		return number;
 	}
 	pthread_mutex_lock(&device->lock);
-	enqueue(device, stream);
+	enqueue_stream(device, stream);
 	pthread_mutex_unlock(&device->lock);
 	pthread_cond_signal(&device->wake);
 	return number;

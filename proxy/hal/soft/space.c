@@ -63,14 +63,14 @@ bool soft_chunk_take(struct hal_device *device, uint32_t *chunk, bool *unclean)
 }
 
 /* Punches a hole, which frees the pages and makes the next owner read zeros. */
-static void clean(const struct hal_device *device, uint32_t chunk)
+static void zero_chunk(const struct hal_device *device, uint32_t chunk)
 {
 	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
 		abort(); /* a chunk with old content must never be handed out as zeros */
 }
 
-static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
+static int create_chunk(struct hal_device *device, uint32_t *chunk, bool *unclean)
 {
 	uint64_t chunks_in_use = atomic_load(&device->chunks_in_use);
 
@@ -85,7 +85,7 @@ static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
 int soft_chunk_create_unclean(struct hal_device *device, uint32_t *chunk)
 {
 	bool unclean;
-	int error = create(device, chunk, &unclean);
+	int error = create_chunk(device, chunk, &unclean);
 
 	if (!error)
 		device->chunks[*chunk].overwritten = true;
@@ -95,7 +95,7 @@ int soft_chunk_create_unclean(struct hal_device *device, uint32_t *chunk)
 int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
 {
 	bool unclean = false;
-	int error = create(device, chunk, &unclean);
+	int error = create_chunk(device, chunk, &unclean);
 
 	if (!error)
 		device->chunks[*chunk].unzeroed = unclean;
@@ -106,7 +106,7 @@ static void clean_free_chunks(struct hal_device *device)
 {
 	for (uint32_t i = 0; i < device->numbers; i++)
 		if (device->chunks[i].unclean)
-			clean(device, i);
+			zero_chunk(device, i);
 	for (uint32_t i = 0; i < device->numbers; i++)
 		device->chunks[i].unclean = false;
 	atomic_store(&device->unclean, 0);
@@ -122,7 +122,7 @@ void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 	if (unclean)
 		atomic_fetch_add(&device->unclean, 1);
 	else
-		clean(device, chunk);
+		zero_chunk(device, chunk);
 	device->chunks[chunk].unclean = unclean;
 	device->chunks[chunk].overwritten = device->chunks[chunk].unzeroed = false;
 	bool empty = atomic_fetch_sub(&device->chunks_in_use, 1) == 1;
@@ -138,7 +138,7 @@ void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 
 /* Reserves inaccessible addresses from a multiple of RF_CHUNK_BYTES on, so that a chunk may be one
  * huge page; NULL on failure. */
-static uint8_t *reserve(void)
+static uint8_t *reserve_window(void)
 {
 	uint8_t *got = mmap(NULL, SOFT_SPAN_BYTES + RF_CHUNK_BYTES, PROT_NONE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -171,7 +171,7 @@ int soft_space_create(struct hal_device *device, struct hal_space **out)
 	space->device = device;
 	space->pages = calloc(SOFT_WINDOW_PAGES, sizeof *space->pages);
 	space->closed = calloc(SOFT_WINDOW_PAGES, sizeof *space->closed);
-	space->reservation = reserve();
+	space->reservation = reserve_window();
 	if (!space->pages || !space->closed || !space->reservation) {
 		space_free(space);
 		return SOFT_OUT_OF_MEMORY;
@@ -222,7 +222,7 @@ static void check_nothing_runs(struct hal_space *space)
 }
 
 /* Locks mappings: workers that write to read-only pages also change them (unforeseen.c). */
-static void changing(struct hal_space *space)
+static void lock_mappings(struct hal_space *space)
 {
 	uint32_t checks = 0;
 
@@ -230,7 +230,7 @@ static void changing(struct hal_space *space)
 		spin_moment(&checks, "a worker makes a page writable within a minute");
 }
 
-static void changed(struct hal_space *space) { atomic_flag_clear(&space->copying); }
+static void unlock_mappings(struct hal_space *space) { atomic_flag_clear(&space->copying); }
 
 static int access_of(bool writable) { return writable ? PROT_READ | PROT_WRITE : PROT_READ; }
 
@@ -255,7 +255,7 @@ static int map_zeroed(const struct hal_space *space, uint8_t *at, uint32_t chunk
 	int error;
 
 	if (entry->unzeroed && !(writable && alone)) {
-		clean(space->device, chunk);
+		zero_chunk(space->device, chunk);
 		entry->unzeroed = false;
 	}
 	error = map_chunk(space, at, chunk, writable);
@@ -272,7 +272,7 @@ static uint64_t page_at(const struct hal_space *space, const uint8_t *at)
 	return (uint64_t)(at - space->base) / RF_CHUNK_BYTES;
 }
 
-static void set(struct hal_space *space, uint64_t page, enum soft_mapping mapping)
+static void set_mapping(struct hal_space *space, uint64_t page, enum soft_mapping mapping)
 {
 	if (mapping == SOFT_READ_ONLY && atomic_load(&space->pages[page]) == SOFT_WRITABLE)
 		soft_whole_closed(&space->device->whole, space->base + page * RF_CHUNK_BYTES,
@@ -338,13 +338,13 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 			return SOFT_INVALID_VALUE;
 	if (!writable)
 		check_nothing_runs(space);
-	changing(space);
+	lock_mappings(space);
 	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
 	if (error)
 		mprotect(at, bytes, PROT_READ);
 	for (uint32_t i = 0; i < chunks; i++)
-		set(space, page + i, writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
-	changed(space);
+		set_mapping(space, page + i, writable && !error ? SOFT_WRITABLE : SOFT_READ_ONLY);
+	unlock_mappings(space);
 	return error;
 }
 
@@ -357,12 +357,12 @@ int soft_space_own(struct hal_space *space, uint64_t addr, uint32_t chunk)
 	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->numbers ||
 	    atomic_load(&space->pages[page_at(space, at)]) == SOFT_UNMAPPED)
 		return SOFT_INVALID_VALUE;
-	changing(space);
+	lock_mappings(space);
 	if (atomic_load(&space->pages[page_at(space, at)]) == SOFT_READ_ONLY)
 		error = map_zeroed(space, at, chunk, true, false);
 	if (!error)
 		set_new(space, page_at(space, at), SOFT_WRITABLE);
-	changed(space);
+	unlock_mappings(space);
 	return error;
 }
 

@@ -33,7 +33,7 @@ static bool fill_chunk(const struct hal_device *device, uint32_t chunk, const ui
 	return true;
 }
 
-static bool replace(struct hal_device *device, uint8_t *at, uint32_t chunk)
+static bool replace_mapping(struct hal_device *device, uint8_t *at, uint32_t chunk)
 {
 	return fill_chunk(device, chunk, at) &&
 	       mmap(at, RF_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
@@ -52,7 +52,7 @@ static void list_copy(struct hal_space *space, uint32_t chunk, uint32_t page)
 	while (!atomic_compare_exchange_weak(&space->copied, &last, chunk + 1));
 }
 
-static bool copy(struct hal_space *space, uint32_t page)
+static bool copy_page(struct hal_space *space, uint32_t page)
 {
 	struct hal_device *device = space->device;
 	uint32_t chunk;
@@ -61,7 +61,7 @@ static bool copy(struct hal_space *space, uint32_t page)
 	if (!soft_chunk_take(device, &chunk, &unclean))
 		return false;
 	atomic_fetch_add(&device->chunks_in_use, SOFT_UNREPORTED + 1);
-	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
+	if (!replace_mapping(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
 		soft_chunk_destroy(device, chunk);
 		atomic_fetch_sub(&device->chunks_in_use, SOFT_UNREPORTED);
 		return false;
@@ -81,8 +81,8 @@ bool soft_unforeseen(struct soft_worker *worker, struct hal_space *space, uintpt
 	while (atomic_flag_test_and_set(&space->copying))
 		spin_moment(&checks, "a space's mappings are changed within a minute");
 	if (soft_space_mapping(space, address) != SOFT_WRITABLE) {
-		there = copy(space,
-			     (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
+		there = copy_page(space,
+				  (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
 		/* another worker has made it writable; a second fault here means that the system refuses
 	 * the write */
 	} else {

@@ -34,8 +34,8 @@ static uint32_t shfl_source(uint32_t op, uint32_t lane, uint32_t b, uint32_t c, 
 }
 
 /* Reading from an absent lane gives 0: undefined in CUDA, and what an H200 does. */
-static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		 uint32_t lanes)
+static void run_shfl(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		     uint32_t lanes)
 {
 	uint32_t value[WARP] = {0};
 
@@ -76,8 +76,8 @@ void soft_shfl_block(const struct launch *launch, const struct soft_cut *cut, ui
 	}
 }
 
-static uint32_t ballot(const struct launch *launch, const struct soft_operand *in, uint32_t first,
-		       uint32_t lanes)
+static uint32_t ballot_of(const struct launch *launch, const struct soft_operand *in,
+			  uint32_t first, uint32_t lanes)
 {
 	uint32_t set = 0;
 
@@ -86,10 +86,10 @@ static uint32_t ballot(const struct launch *launch, const struct soft_operand *i
 	return set;
 }
 
-static void vote(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		 uint32_t lanes)
+static void run_vote(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		     uint32_t lanes)
 {
-	uint32_t set = ballot(launch, &cut->in[0], first, lanes), value = set;
+	uint32_t set = ballot_of(launch, &cut->in[0], first, lanes), value = set;
 
 	switch (cut->op) {
 	case SOFT_VOTE_ALL: value = set == lanes; break;
@@ -100,8 +100,8 @@ static void vote(const struct launch *launch, const struct soft_cut *cut, uint32
 	result(launch, cut->out[0], first + lane, value);
 }
 
-static void match(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		  uint32_t lanes)
+static void run_match(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		      uint32_t lanes)
 {
 	uint64_t value[WARP] = {0};
 
@@ -135,8 +135,8 @@ static uint32_t redux_step(uint32_t op, uint32_t a, uint32_t b)
 	}
 }
 
-static void redux(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-		  uint32_t lanes)
+static void run_redux(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+		      uint32_t lanes)
 {
 	uint32_t lowest = (uint32_t)__builtin_ctz(lanes);
 	uint32_t value = operand(launch, &cut->in[0], first + lowest);
@@ -153,10 +153,10 @@ static void warp_operation(const struct launch *launch, const struct soft_cut *c
 	uint32_t lowest = (uint32_t)__builtin_ctz(lanes);
 
 	switch (cut->kind) {
-	case SOFT_CUT_SHFL: shfl(launch, cut, first, lanes); break;
-	case SOFT_CUT_VOTE: vote(launch, cut, first, lanes); break;
-	case SOFT_CUT_MATCH: match(launch, cut, first, lanes); break;
-	case SOFT_CUT_REDUX: redux(launch, cut, first, lanes); break;
+	case SOFT_CUT_SHFL: run_shfl(launch, cut, first, lanes); break;
+	case SOFT_CUT_VOTE: run_vote(launch, cut, first, lanes); break;
+	case SOFT_CUT_MATCH: run_match(launch, cut, first, lanes); break;
+	case SOFT_CUT_REDUX: run_redux(launch, cut, first, lanes); break;
 	case SOFT_CUT_ACTIVE:
 		EACH_LANE(lane, lanes)
 		result(launch, cut->out[0], first + lane, lanes);

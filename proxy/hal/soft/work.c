@@ -29,7 +29,7 @@ static void slow_down(const struct hal_device *device, uint64_t started_ns)
 		;
 }
 
-static bool failed(const struct hal_space *space)
+static bool has_failed(const struct hal_space *space)
 {
 	return space && atomic_load(&space->error) != 0;
 }
@@ -41,7 +41,7 @@ uint64_t soft_blocks(const struct hal_work *work)
 
 /* Called inside a kernel. One launch at a time is offered; there are no workers to help with
  * two. */
-static void offer(struct hal_device *device, struct soft_share *share)
+static void offer_share(struct hal_device *device, struct soft_share *share)
 {
 	share->offered = true;
 	soft_defer_cancel();
@@ -64,7 +64,7 @@ uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
 	*count = left < share->batch ? (uint32_t)left : share->batch;
 	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
 	    left > *count && !share->ordered && spin_now_ns() - share->begun_ns > HELP_AFTER_NS)
-		offer(worker->device, share);
+		offer_share(worker->device, share);
 	return next;
 }
 
@@ -86,7 +86,7 @@ static void run_share(struct soft_worker *worker, struct soft_share *share, bool
 }
 
 /* The share ends with its owner, so the owner waits for all helpers. */
-static void withdraw(struct hal_device *device, struct soft_share *share)
+static void withdraw_share(struct hal_device *device, struct soft_share *share)
 {
 	pthread_mutex_lock(&device->lock);
 	if (device->share == share)
@@ -104,7 +104,7 @@ static void run_blocks(struct soft_worker *worker, struct soft_share *share)
 		share->begun_ns = spin_now_ns();
 	run_share(worker, share, true);
 	if (share->offered)
-		withdraw(device, share);
+		withdraw_share(device, share);
 	slow_down(device, share->begun_ns);
 }
 
@@ -115,7 +115,7 @@ static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 				   .batch = soft_batch(work, worker->device->worker_count),
 				   .ordered = work->kernel.function->flags & SOFT_ORDERED};
 
-	if (!failed(work->kernel.space))
+	if (!has_failed(work->kernel.space))
 		run_blocks(worker, &share);
 }
 
@@ -129,7 +129,7 @@ static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 				   .batch = 1,
 				   .blocks = end < tiles ? end : tiles};
 
-	if (failed(item->work.gemm.space))
+	if (has_failed(item->work.gemm.space))
 		return true;
 	run_blocks(worker, &share);
 	item->begun = share.blocks;
@@ -151,7 +151,7 @@ static void run_copy(struct soft_worker *worker, const struct hal_work *work)
 {
 	struct hal_space *dst = work->copy.dst.space, *src = work->copy.src.space;
 
-	if (!failed(dst) && !failed(src))
+	if (!has_failed(dst) && !has_failed(src))
 		soft_fault_scope(worker, dst ? dst : src, (struct hal_space *[]){src, NULL}, "copy",
 				 soft_copy, work);
 }
@@ -174,7 +174,7 @@ static bool sum_failed(const struct hal_work *work)
 
 	sum_spaces(work, spaces);
 	for (uint32_t i = 0; spaces[i]; i++)
-		if (failed(spaces[i]))
+		if (has_failed(spaces[i]))
 			return true;
 	return false;
 }
@@ -197,7 +197,7 @@ bool soft_work_run(struct soft_worker *worker, struct soft_item *item)
 	case HAL_KERNEL: run_kernel(worker, work); break;
 	case HAL_COPY: run_copy(worker, work); break;
 	case HAL_FILL:
-		if (!failed(work->fill.dst.space))
+		if (!has_failed(work->fill.dst.space))
 			soft_fault_scope(worker, work->fill.dst.space, NULL, "fill", soft_fill,
 					 work);
 		break;
@@ -205,7 +205,7 @@ bool soft_work_run(struct soft_worker *worker, struct soft_item *item)
 	case HAL_SCALE: run_sum(worker, work); break;
 	case HAL_GEMM: return run_gemm(worker, item);
 	case HAL_CHECKSUM:
-		if (!failed(work->checksum.src.space))
+		if (!has_failed(work->checksum.src.space))
 			soft_fault_scope(worker, work->checksum.src.space, NULL, "a checksum",
 					 soft_checksum, work);
 		break;
@@ -232,11 +232,11 @@ bool soft_work_acceptable(const struct hal_work *work)
 bool soft_work_failed(const struct hal_work *work)
 {
 	switch (work->kind) {
-	case HAL_KERNEL: return failed(work->kernel.space);
-	case HAL_COPY: return failed(work->copy.dst.space) || failed(work->copy.src.space);
-	case HAL_FILL: return failed(work->fill.dst.space);
-	case HAL_GEMM: return failed(work->gemm.space);
-	case HAL_CHECKSUM: return failed(work->checksum.src.space);
+	case HAL_KERNEL: return has_failed(work->kernel.space);
+	case HAL_COPY: return has_failed(work->copy.dst.space) || has_failed(work->copy.src.space);
+	case HAL_FILL: return has_failed(work->fill.dst.space);
+	case HAL_GEMM: return has_failed(work->gemm.space);
+	case HAL_CHECKSUM: return has_failed(work->checksum.src.space);
 	case HAL_REDUCE:
 	case HAL_SCALE: return sum_failed(work);
 	}
