@@ -17,16 +17,18 @@ def objection(fleet: Fleet, jobs: Iterable[Job], decisions: Mapping[str, Decisio
     for name in decisions:
         if name not in known:
             return f"there is no job {name!r}"
-    group_of = {at: number for number, group in enumerate(fleet.groups) for at in group.free}
+    group_of = {
+        position: number for number, group in enumerate(fleet.groups) for position in group.free
+    }
     holders: dict[int, str] = {}
     for job in known.values():
         decision = decisions.get(job.name)
         if decision is not None and (wrong := _wrong(job, decision, group_of)):
             return wrong
-        for at in _devices(job, decision):
-            if at in holders:
-                return f"device {at} is given to {holders[at]} and to {job.name}"
-            holders[at] = job.name
+        for position in _devices(job, decision):
+            if position in holders:
+                return f"device {position} is given to {holders[position]} and to {job.name}"
+            holders[position] = job.name
     return ""
 
 
@@ -51,7 +53,7 @@ def _wrong(job: Job, decision: Decision, group_of: Mapping[int, int]) -> str:
     if devices and not least <= len(devices) <= most:
         wanted = f"{least} to {most}" if least < most else str(most)
         return f"{job.name} gets {count(len(devices), 'device')}; it can use {wanted}"
-    for at in devices:
-        if at not in job.own and group_of.get(at) not in job.groups:
-            return f"device {at} is not free, or not for {job.name}"
+    for position in devices:
+        if position not in job.own and group_of.get(position) not in job.groups:
+            return f"device {position} is not free, or not for {job.name}"
     return ""

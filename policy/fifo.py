@@ -39,12 +39,12 @@ def decide(
     fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float, *, backfill: bool = False
 ) -> dict[str, Decision]:
     """As decide.decide. Takes time in proportion to jobs and devices."""
-    found = list(jobs)
-    needs = {job.name: job.need for job in found}
+    all_jobs = list(jobs)
+    needs = {job.name: job.need for job in all_jobs}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
     taken: set[int] = set()
-    wanted = _own(turn, sorted(found, key=lambda job: (job.created, job.name)), taken)
+    wanted = _own(turn, sorted(all_jobs, key=lambda job: (job.created, job.name)), taken)
     turn.free.remove(taken)
     wanted.sort(key=lambda each: _first_in_line(each[0]), reverse=True)
     turn.lending = lending = Lending(fleet.groups, memory, wanted, now)
@@ -79,7 +79,9 @@ def _own(turn: Turn, jobs: list[Job], taken: set[int]) -> list[tuple[Job, list[i
             if job.on_devices:
                 turn.stay(job)
         elif job.wants == "devices":
-            own = _kept(job, [at for at in dict.fromkeys(job.own) if at not in taken])
+            own = _kept(
+                job, [position for position in dict.fromkeys(job.own) if position not in taken]
+            )
             taken.update(own)
             wanted.append((job, own))
     return wanted
@@ -120,9 +122,13 @@ class Turn:
         it needs, if it has fewer: `grow` gives it more."""
         # No device is kept from a job that will give it up at once.
         above = suspended_above(job, protected=job.min_runtime > 0)
-        groups = [at for at in job.groups if at not in self.claimed or self.claimed[at] > above]
+        groups = [
+            group
+            for group in job.groups
+            if group not in self.claimed or self.claimed[group] > above
+        ]
         wanted = self._wanted(job, own)
-        fewest = fewest_of(job, wanted, sum(self._groups[at].bad for at in job.groups))
+        fewest = fewest_of(job, wanted, sum(self._groups[group].bad for group in job.groups))
         free_count = self.free.count(groups)
         missing = wanted - len(own) - free_count
         if missing > 0 and (loan := self._borrow(job, groups, wanted, missing)) is not None:
@@ -197,10 +203,10 @@ class Turn:
     def _receive(self, loan: Loan) -> bool:
         """Return devices to those that are free; whether all of them can be given away now."""
         there = 0
-        for at, group in enumerate(self._groups):
-            found = [device for device in loan.devices if is_among(device, group.free)]
-            self.free.put(at, found)
-            there += len(found)
+        for number, group in enumerate(self._groups):
+            lent = [device for device in loan.devices if is_among(device, group.free)]
+            self.free.put(number, lent)
+            there += len(lent)
         return there == len(loan.devices)
 
     def _wait_for(
@@ -256,7 +262,7 @@ class Turn:
     # ---- decisions
 
     def _could_have(self, job: Job) -> int:
-        return sum(self._groups[at].to_come for at in job.groups)
+        return sum(self._groups[group].to_come for group in job.groups)
 
     def _memory_allows(self, job: Job, devices: int) -> bool:
         return self._memory.allows(job.name, job.world_size, job.rank_memory, devices, job.need)

@@ -18,30 +18,32 @@ class Free:
         self._groups = [list(group.free) for group in groups]
 
     def count(self, groups: Iterable[int]) -> int:
-        return sum(len(self._groups[at]) for at in groups)
+        return sum(len(self._groups[group]) for group in groups)
 
     def take(self, groups: Sequence[int], number: int) -> list[int]:
         """The first `number` devices of these groups together, ascending. Raises ValueError if
         there are fewer."""
         if number < 1:
             return []
-        lists = [self._groups[at] for at in groups]
+        lists = [self._groups[group] for group in groups]
         if len(lists) == 1:
-            found = lists[0][:number]
+            taken = lists[0][:number]
         else:
-            found = list(itertools.islice(heapq.merge(*lists), number))
-        if len(found) < number:
-            raise ValueError(f"requested: {number}, free: {len(found)}")
+            taken = list(itertools.islice(heapq.merge(*lists), number))
+        if len(taken) < number:
+            raise ValueError(f"requested: {number}, free: {len(taken)}")
         for each in lists:
-            del each[: bisect_right(each, found[-1])]
-        return found
+            del each[: bisect_right(each, taken[-1])]
+        return taken
 
     def put(self, group: int, devices: Iterable[int]) -> None:
         """Return devices to their group."""
-        for at in devices:
-            insort(self._groups[group], at)
+        for position in devices:
+            insort(self._groups[group], position)
 
     def remove(self, devices: Collection[int]) -> None:
         """Devices are not free after all."""
         if devices:
-            self._groups = [[at for at in each if at not in devices] for each in self._groups]
+            self._groups = [
+                [position for position in each if position not in devices] for each in self._groups
+            ]

@@ -72,7 +72,7 @@ class Queue:
     def changes(self, now: float) -> Changes:
         turn = self._turn
         turn.begin()
-        found: Changes = {}
+        changes: Changes = {}
         heads = [(waiting[0], kind) for kind, waiting in self._waiting.items() if waiting]
         heapq.heapify(heads)
         while heads:
@@ -81,13 +81,13 @@ class Queue:
             decision = turn.decisions[name]
             if decision.devices is None:
                 continue
-            found[name] = decision
+            changes[name] = decision
             self._devices[name] = decision.devices
             waiting = self._waiting[kind]
             del waiting[0]
             if waiting:
                 heapq.heappush(heads, (waiting[0], kind))
-        return found
+        return changes
 
     def wakes(self, now: float) -> float:
         return math.inf
@@ -123,12 +123,12 @@ class Shortest:
             group.leave(name)
 
     def changes(self, now: float) -> Changes:
-        found: Changes = {}
-        for at, group in enumerate(self._groups):
+        changes: Changes = {}
+        for number, group in enumerate(self._groups):
             started, stopped = group.settle(now)
             if started or stopped:
-                self._change(found, at, started, stopped)
-        return found
+                self._change(changes, number, started, stopped)
+        return changes
 
     def wakes(self, now: float) -> float:
         return math.inf
@@ -145,15 +145,17 @@ class Shortest:
 
     def _change(
         self,
-        found: Changes,
-        at: int,
+        changes: Changes,
+        number: int,
         started: list[tuple[Rank, str]],
         stopped: list[tuple[Rank, str]],
     ) -> None:
         """Record decisions. started, stopped: jobs of a group with their ranks, ascending."""
         for _, name in stopped:
-            self._free.put(at, self._devices.pop(name))
-            found[name] = Decision((), "devices", cause="order", reason="jobs that end sooner run")
+            self._free.put(number, self._devices.pop(name))
+            changes[name] = Decision(
+                (), "devices", cause="order", reason="jobs that end sooner run"
+            )
         victims: dict[str, list[Disturbance]] = {}
         firsts = [rank for rank, _ in started]
         for rank, name in stopped:
@@ -161,8 +163,8 @@ class Shortest:
                 disturbance = Disturbance(name, self._jobs[name].pause)
                 victims.setdefault(started[before - 1][1], []).append(disturbance)
         for _, name in started:
-            found[name] = srtf.grant(self._jobs[name], self._free, victims.get(name, ()))
-            self._devices[name] = found[name].devices or ()
+            changes[name] = srtf.grant(self._jobs[name], self._free, victims.get(name, ()))
+            self._devices[name] = changes[name].devices or ()
 
 
 class _Group:
@@ -202,8 +204,8 @@ class _Group:
         Returns jobs that start and jobs that stop, each with its rank, ascending."""
         started: dict[str, Rank] = {}
         stopped: dict[str, Rank] = {}
-        while (found := self._first_that_fits(now)) is not None:
-            rank, devices = found
+        while (first := self._first_that_fits(now)) is not None:
+            rank, devices = first
             self.leave(rank[2])
             self._start(rank, devices, now)
             if stopped.pop(rank[2], None) is None:

@@ -106,14 +106,14 @@ class Lending:
         self._last: list[dict[Precedence, int]] = [{} for _ in groups]
         self._refused: dict[tuple[tuple[int, ...], Precedence, int], int] = {}
         first = precedence_of(line[0][0]) if line else None
-        found: list[tuple[int, Lender]] = []
+        lenders: list[tuple[int, Lender]] = []
         for at, (job, own) in enumerate(line):
             if own:
                 lender = Lender(job, own, is_protected(job, now))
                 if lender.spare or (first is not None and first > lender.suspended_above):
-                    found.append((at, lender))
-        found.sort(key=lambda each: (precedence_of(each[1].job)[:2], each[1].job.pause, -each[0]))
-        for place, (_, lender) in enumerate(reversed(found)):
+                    lenders.append((at, lender))
+        lenders.sort(key=lambda each: (precedence_of(each[1].job)[:2], each[1].job.pause, -each[0]))
+        for place, (_, lender) in enumerate(reversed(lenders)):
             lender.place = place
             self.lenders[lender.job.name] = lender
             for group in lender.job.groups:
@@ -144,9 +144,9 @@ class Lending:
     def _most(self, groups: Sequence[int], precedence: Precedence) -> int:
         """An upper bound of the devices that a job of this precedence gets."""
         return sum(
-            sum(number for tier, number in self._spare[at].items() if tier <= precedence[0])
-            + sum(number for above, number in self._last[at].items() if above < precedence)
-            for at in groups
+            sum(number for tier, number in self._spare[group].items() if tier <= precedence[0])
+            + sum(number for above, number in self._last[group].items() if above < precedence)
+            for group in groups
         )
 
     # ---- which jobs
@@ -204,11 +204,12 @@ class Lending:
             before = lender
 
     def _in(self, lender: Lender, groups: Sequence[int]) -> int:
-        return sum(self._is_in(at, groups) for at in lender.kept)
+        return sum(self._is_in(position, groups) for position in lender.kept)
 
     def _is_in(self, device: int, groups: Sequence[int]) -> bool:
         return any(
-            is_among(device, self._groups[at].members or self._groups[at].free) for at in groups
+            is_among(device, self._groups[group].members or self._groups[group].free)
+            for group in groups
         )
 
     # ---- what follows
@@ -236,9 +237,11 @@ class Lending:
         devices: list[int] = []
         for lender, left in chosen:
             self._bound(lender, -1)
-            order = sorted(lender.kept, key=lambda at: (not self._is_in(at, groups), -at))
+            order = sorted(
+                lender.kept, key=lambda position: (not self._is_in(position, groups), -position)
+            )
             given = order[: len(order) - left]
-            lender.kept = [at for at in lender.kept if at not in given]
+            lender.kept = [position for position in lender.kept if position not in given]
             lender.borrowers.append(borrower)
             devices += given
             self._bound(lender, 1)
@@ -256,5 +259,5 @@ def _add(sums: dict[K, int], key: K, number: int) -> None:
 
 def is_among(device: int, devices: Sequence[int]) -> bool:
     """devices: ascending."""
-    at = bisect_left(devices, device)
-    return at < len(devices) and devices[at] == device
+    index = bisect_left(devices, device)
+    return index < len(devices) and devices[index] == device

@@ -23,9 +23,9 @@ class Ranked:
     def add(self, key: Key, size: int) -> None:
         block = bisect_left(self._lasts, key)
         keys, sizes = self._keys[block], self._sizes[block]
-        at = bisect_left(keys, key)
-        keys.insert(at, key)
-        sizes.insert(at, size)
+        index = bisect_left(keys, key)
+        keys.insert(index, key)
+        sizes.insert(index, size)
         self._sums[block] += size
         if len(keys) > LENGTH_MAX:
             self._divide(block)
@@ -34,11 +34,11 @@ class Ranked:
         """Remove an entry; returns its size. Raises KeyError if it does not exist."""
         block = bisect_left(self._lasts, key)
         keys = self._keys[block]
-        at = bisect_left(keys, key)
-        if at == len(keys) or keys[at] != key:
+        index = bisect_left(keys, key)
+        if index == len(keys) or keys[index] != key:
             raise KeyError(key)
-        del keys[at]
-        size = self._sizes[block].pop(at)
+        del keys[index]
+        size = self._sizes[block].pop(index)
         self._sums[block] -= size
         if not keys and len(self._keys) > 1:
             self._drop(block)
@@ -47,8 +47,8 @@ class Ranked:
     def before(self, key: Key) -> int:
         """The sum of the sizes of entries whose keys are less."""
         block = bisect_left(self._lasts, key)
-        at = bisect_left(self._keys[block], key)
-        return sum(self._sums[:block]) + sum(self._sizes[block][:at])
+        index = bisect_left(self._keys[block], key)
+        return sum(self._sums[:block]) + sum(self._sizes[block][:index])
 
     def last(self) -> tuple[Key, int]:
         """The entry with the greatest key, and its size."""

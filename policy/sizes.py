@@ -11,18 +11,18 @@ def useful(world_size: int, least: int, most: int) -> tuple[int, ...]:
     """`least`, and each larger number up to `most` with which the device that has the most ranks
     has fewer of them; any other number makes the job no faster. Ascending. least, most: 1 to
     world_size."""
-    found = [least]
+    sizes = [least]
     ranks = _up(world_size, least)
     while ranks > 1 and (devices := _up(world_size, ranks - 1)) <= most:
-        found.append(devices)
+        sizes.append(devices)
         ranks = _up(world_size, devices)
-    return tuple(found)
+    return tuple(sizes)
 
 
 def largest(sizes: tuple[int, ...], limit: int) -> int:
     """The largest of ascending numbers that is at most `limit`; 0 if there is none."""
-    at = bisect_right(sizes, limit)
-    return sizes[at - 1] if at else 0
+    index = bisect_right(sizes, limit)
+    return sizes[index - 1] if index else 0
 
 
 def _up(number: int, parts: int) -> int:

@@ -33,8 +33,8 @@ def decide(fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float) -> dict[
         if len(job.groups) != 1:
             raise ValueError(f"srtf: {job.name} is for {count(len(job.groups), 'group')}, not one")
     free = Free(fleet.groups)
-    free.remove({at for job in wanted for at in job.own})
-    left = [free.count([at]) for at in range(len(fleet.groups))]
+    free.remove({position for job in wanted for position in job.own})
+    left = [free.count([position]) for position in range(len(fleet.groups))]
     for job in wanted:
         left[job.groups[0]] += len(job.own)
     fits: set[str] = set()

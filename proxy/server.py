@@ -96,7 +96,7 @@ class Proxy:
         )
         self.epochs = Epochs(options.device, self.native, self.server, self.modules.images)
         self.server.add(self.native.event_fd, self._events)
-        self.server.after(LOOK_S, self._look)
+        self.server.after(LOOK_S, self._housekeep)
 
     def run(self) -> None:
         """Serve until `shutdown`, or until the device is lost; then another proxy may open it."""
@@ -200,7 +200,7 @@ class Proxy:
             elif job and event.kind == EVENT_SAVED:
                 self.epochs.on_saved(job, event)
 
-    def _look(self) -> None:
+    def _housekeep(self) -> None:
         for job in self.epochs.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
@@ -213,7 +213,7 @@ class Proxy:
             elif not self._stays:
                 log.warning("device %s: %s; exiting when its jobs end", self.options.device, why)
                 self._stays = True
-        self.server.after(LOOK_S, self._look)
+        self.server.after(LOOK_S, self._housekeep)
 
     def _unneeded(self) -> str:
         """Why this proxy is not needed if it has no jobs; empty: it may be needed. A reconciler

@@ -112,11 +112,11 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name]
-        found = importlib.import_module(f"rankfold.reconciler.commands.{module}")
+        imported = importlib.import_module(f"rankfold.reconciler.commands.{module}")
         if not gc.isenabled():  # see __main__.py
             gc.freeze()  # what was imported stays: no collection has to traverse it
             gc.enable()
-        command: click.Command = getattr(found, name)
+        command: click.Command = getattr(imported, name)
         return command
 
 

@@ -106,15 +106,15 @@ class Reconciler:
         child: subprocess.Popen[bytes] | None = None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            seen = liveness.query(self.layout, SILENT_AFTER_S)
-            if seen.answers:
-                if seen.note and not self._noted:
-                    self.notify(f"rankfold: {seen.note}")
+            reconciler = liveness.query(self.layout, SILENT_AFTER_S)
+            if reconciler.answers:
+                if reconciler.note and not self._noted:
+                    self.notify(f"rankfold: {reconciler.note}")
                     self._noted = True
                 with contextlib.suppress(control.ControlError):  # it may have ended in between
                     return control.Client(self.layout.socket, timeout=REQUEST_TIMEOUT_S)
-            elif seen.runs:
-                self._wait_for(seen)
+            elif reconciler.runs:
+                self._wait_for(reconciler)
                 continue
             if not start:
                 raise NoReconciler("no reconciler runs on this state directory")
@@ -129,11 +129,11 @@ class Reconciler:
                 raise NoReconciler(f"the reconciler is unresponsive; its log: {self.layout.log}")
             time.sleep(AGAIN_S)
 
-    def _wait_for(self, seen: liveness.Seen) -> None:
+    def _wait_for(self, reconciler: liveness.Liveness) -> None:
         """Wait for a reconciler that runs and does not answer. It has no request from us yet.
         Raises Unresponsive."""
-        if not seen.patient:
-            raise Unresponsive(f"{seen.trouble}. Nothing was changed")
+        if not reconciler.patient:
+            raise Unresponsive(f"{reconciler.trouble}. Nothing was changed")
         if why := liveness.hangs(self.layout, self.notify):
             raise Unresponsive(f"{why}. Nothing was changed")
 

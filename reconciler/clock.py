@@ -71,15 +71,15 @@ def _at(monotonic: float) -> float:
     return _reading.steady + monotonic - _reading.monotonic
 
 
-def wall(at: float) -> float:
+def wall(fleet_time: float) -> float:
     """The wall clock's time at a moment of the fleet's time, for people."""
-    return at + time.time() - now()
+    return fleet_time + time.time() - now()
 
 
-def of_wall(at: float) -> float:
+def of_wall(wall_time: float) -> float:
     """The fleet's time at a moment of the wall clock, now at the latest. Wrong if the wall clock
     was set in between."""
-    return now() - max(0.0, time.time() - at)
+    return now() - max(0.0, time.time() - wall_time)
 
 
 def follow(file: Path) -> float | None:

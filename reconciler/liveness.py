@@ -30,7 +30,7 @@ _STOPPED = "Tt"  # states of a process in /proc/PID/stat
 _BUSY = "RD"  # runs, waits for a CPU, or waits for a disk
 
 
-class Seen(Struct, frozen=True):
+class Liveness(Struct, frozen=True):
     """The state of the reconciler, as far as it is known.
 
     runs: a process holds the lock, or listens.
@@ -51,10 +51,10 @@ class Seen(Struct, frozen=True):
         return self.runs and not self.trouble
 
 
-NONE = Seen()
+NONE = Liveness()
 
 
-def query(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
+def query(layout: Layout, within_s: float = SILENT_AFTER_S) -> Liveness:
     """Send `hello`, and wait for the reply for at most `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
@@ -66,12 +66,13 @@ def query(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
                 hello, _ = client.request(
                     "hello", timeout=max(_AGAIN_S, deadline - time.monotonic())
                 )
-            return Seen(True, pid, note=_other_version(pid, hello.get("version")))
+            return Liveness(True, pid, note=_other_version(pid, hello.get("version")))
         except control.ControlError as error:
             if error.code == "version":
-                return Seen(True, pid, f"the reconciler (process {pid}) {error}; {_way_out(pid)}")
+                text = f"the reconciler (process {pid}) {error}; {_way_out(pid)}"
+                return Liveness(True, pid, text)
             if error.code not in ("unreachable", "timeout"):  # any other error is an answer, too
-                return Seen(True, pid)
+                return Liveness(True, pid)
             if error.code == "unreachable" and not is_locked(layout.lock):
                 return NONE
         if time.monotonic() >= deadline:
@@ -79,11 +80,11 @@ def query(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
         time.sleep(_AGAIN_S)
 
 
-class Looking:
-    """`look` in a thread, while the caller queries other processes."""
+class BackgroundQuery:
+    """`query` in a thread, while the caller queries other processes."""
 
     def __init__(self, layout: Layout):
-        self._found: Seen | Exception = NONE
+        self._found: Liveness | Exception = NONE
         self._thread = threading.Thread(target=self._run, args=(layout,), daemon=True)
         self._thread.start()
 
@@ -93,8 +94,8 @@ class Looking:
         except Exception as error:  # noqa: BLE001 - `result` raises it
             self._found = error
 
-    def result(self) -> Seen:
-        """Wait for the result. Raises what `look` raised."""
+    def result(self) -> Liveness:
+        """Wait for the result. Raises what `query` raised."""
         self._thread.join()
         if isinstance(self._found, Exception):
             raise self._found
@@ -112,19 +113,19 @@ def _other_version(pid: int, version: object) -> str:
     )
 
 
-def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
+def _silent(layout: Layout, listener: int, waited_s: float) -> Liveness:
     """listener: pid of the process that listens; 0: none does, or it is not known."""
     pid = listener or lock_holder(layout.lock)
-    state, which = process_state(pid), f" (process {pid})" if pid else ""
-    text = f"the reconciler{which} is unresponsive: no answer for {waited_s:g} s"
+    state, process = process_state(pid), f" (process {pid})" if pid else ""
+    text = f"the reconciler{process} is unresponsive: no answer for {waited_s:g} s"
     if is_stopped(pid):
         why = f"a signal has stopped it; `kill -CONT {pid}` lets it continue"
-        return Seen(True, pid, f"{text}: {why}")
+        return Liveness(True, pid, f"{text}: {why}")
     if not listener:
-        return Seen(True, pid, f"{text}: it is starting, or stuck; {_way_out(pid)}", True)
+        return Liveness(True, pid, f"{text}: it is starting, or stuck; {_way_out(pid)}", True)
     if state and state in _BUSY:
-        return Seen(True, pid, f"{text}: it is busy, or stuck; {_way_out(pid)}", True)
-    return Seen(True, pid, f"{text}: it is stuck; {_way_out(pid)}")
+        return Liveness(True, pid, f"{text}: it is busy, or stuck; {_way_out(pid)}", True)
+    return Liveness(True, pid, f"{text}: it is stuck; {_way_out(pid)}")
 
 
 def _way_out(pid: int) -> str:
@@ -160,20 +161,20 @@ def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watch
     hangs: returns why the other side is to be given up, or "". A thread calls it repeatedly during
     the context.
     """
-    found, over = Watched(), threading.Event()
+    state, over = Watched(), threading.Event()
 
     def run() -> None:
         while not over.wait(HUNG_LOOK_S):
             why = hangs()
             if why and not over.is_set():
-                found.why = why
+                state.why = why
                 client.interrupt()
                 return
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield found
+        yield state
     finally:
         over.set()
 
@@ -181,8 +182,8 @@ def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watch
 def hangs(layout: Layout, notify: Callable[[str], None]) -> str:
     """Why no command should wait for the reconciler any longer; empty: it answers. A reconciler
     that may only be busy gets more time, after a message to `notify`."""
-    seen = query(layout, RECONCILER_ANSWERS_S)
-    if not seen.trouble or not seen.patient:
-        return seen.trouble
-    notify(f"{seen.trouble}; waiting for it")
+    reconciler = query(layout, RECONCILER_ANSWERS_S)
+    if not reconciler.trouble or not reconciler.patient:
+        return reconciler.trouble
+    notify(f"{reconciler.trouble}; waiting for it")
     return query(layout, BUSY_ANSWERS_S).trouble

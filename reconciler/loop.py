@@ -139,8 +139,8 @@ class Loop:
             for action in self.plan.actions:  # without its fields, which may be secret
                 of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
         self.fresh = True
-        for name, seen in observed.devices.items():
-            if seen.ready:
+        for name, device in observed.devices.items():
+            if device.ready:
                 self.backoff.pop(name, None)
         with unwritten:
             record_findings(self.journal, records, observed)
@@ -238,7 +238,7 @@ class Loop:
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
         if isinstance(action, actions.QueryStore):
-            self.store_query = self.store_query.again(clock.now(), error is None)
+            self.store_query = self.store_query.repeated(clock.now(), error is None)
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), clock.now())

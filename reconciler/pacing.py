@@ -54,14 +54,14 @@ class LastPlan:
         A plan with actions is never kept, because actions contain the time at which they were
         planned.
         """
-        found = version, in_flight, without_measurements(desired, observed)
-        kept = found == self._input and not self.plan.actions
+        basis = version, in_flight, without_measurements(desired, observed)
+        kept = basis == self._input and not self.plan.actions
         if kept and time.monotonic() < self._due:
             return False
         self._input = None  # if planning fails, the next call plans again
         begun = time.thread_time()
         self.plan = plan.plan(desired, records, observed, now, in_flight)
-        self._input, took_s = found, time.thread_time() - begun
+        self._input, took_s = basis, time.thread_time() - begun
         self._due = time.monotonic() + min(KEPT_MAX_S, took_s / PLAN_SHARE)
         return True
 
@@ -77,20 +77,23 @@ def sleep_after(turn_s: float, least_s: float) -> float:
 
 def without_measurements(desired: Desired, observed: Observed) -> Observed:
     """Only what a plan depends on: counters and usage change without any event."""
-    devices = {name: _device(desired, seen) for name, seen in observed.devices.items()}
+    devices = {
+        name: _device(desired, observed_device)
+        for name, observed_device in observed.devices.items()
+    }
     return replace(observed, devices=devices)
 
 
-def _device(desired: Desired, seen: ObservedDevice) -> ObservedDevice:
-    jobs = tuple(_job(desired, each) for each in seen.jobs)
-    return replace(seen, used=0, swap=0, counters={}, kernels={}, jobs=jobs)
+def _device(desired: Desired, observed: ObservedDevice) -> ObservedDevice:
+    jobs = tuple(_job(desired, each) for each in observed.jobs)
+    return replace(observed, used=0, swap=0, counters={}, kernels={}, jobs=jobs)
 
 
-def _job(desired: Desired, there: JobOnDevice) -> JobOnDevice:
-    job = desired.jobs.get(there.job)
+def _job(desired: Desired, report: JobOnDevice) -> JobOnDevice:
+    job = desired.jobs.get(report.job)
     counts_steps = bool(job and job.save_every_steps)
-    ranks = tuple(_rank(each, counts_steps) for each in there.ranks)
-    return replace(there, ranks=ranks, shared=0, spent=Spent(), guard=None)
+    ranks = tuple(_rank(each, counts_steps) for each in report.ranks)
+    return replace(report, ranks=ranks, shared=0, spent=Spent(), guard=None)
 
 
 def _rank(rank: RankOnDevice, counts_steps: bool) -> RankOnDevice:

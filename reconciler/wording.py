@@ -17,12 +17,12 @@ def devices_wanted(least: int | None, most: int) -> str:
     return count(most, "device") if least is None else f"{least} to {count(most, 'device')}"
 
 
-def named(id: str) -> str:
+def restore_source(id: str) -> str:
     """The checkpoint or local snapshot that a job continues from."""
     return "the local snapshot on this node" if id == NODE else f"checkpoint {id}"
 
 
-def silence(who: str, since: float, pid: int = 0) -> str:
+def unresponsive(who: str, since: float, pid: int = 0) -> str:
     """A sentence about an unresponsive process. since: wall clock; pid: 0 if it is not known."""
     when = time.strftime("%H:%M:%S", time.localtime(since))
     one = f"process {pid}" if pid else "the process"
@@ -32,7 +32,7 @@ def silence(who: str, since: float, pid: int = 0) -> str:
     )
 
 
-def some(names: Sequence[str], count: int = 0) -> str:
+def first_few(names: Sequence[str], count: int = 0) -> str:
     """The first few names, and how many more there are: of `count` if not all are given."""
     left = max(count, len(names)) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
@@ -41,28 +41,28 @@ def some(names: Sequence[str], count: int = 0) -> str:
 def still_running(killed: Mapping[int, Sequence[str]]) -> list[str]:
     """A sentence on the processes, by rank, that were killed because their rank had exited; an
     empty list if there were none."""
-    found = [f"{some(names)} of rank {rank}" for rank, names in killed.items() if names]
-    return [f"still running at that time, and killed: {some(found)}"] if found else []
+    ended = [f"{first_few(names)} of rank {rank}" for rank, names in killed.items() if names]
+    return [f"still running at that time, and killed: {first_few(ended)}"] if ended else []
 
 
 def some_ranks(ranks: Sequence[int]) -> str:
     """For example ``rank 3`` or ``ranks 0, 1, 2 and 61 more``."""
-    return ("rank " if len(ranks) == 1 else "ranks ") + some([str(rank) for rank in ranks])
+    return ("rank " if len(ranks) == 1 else "ranks ") + first_few([str(rank) for rank in ranks])
 
 
 def file_problems(reports: Sequence[Json]) -> str:
     """The reports of launchers about files after a restore (messages.Restored); empty: no problem.
     Each launcher also reports the findings of the ranks before it, so the longest report is
     used."""
-    found = []
-    for what, sentence in _FILE_PROBLEMS.items():
-        most = max((each[what] for each in reports if each), key=_count, default=None)
-        if most and _count(most):
-            found.append(f"{sentence}: {some(most['first'], _count(most))}")
-    return "; ".join(found)
+    problems = []
+    for kind, sentence in _FILE_PROBLEMS.items():
+        most = max((each[kind] for each in reports if each), key=_number_of, default=None)
+        if most and _number_of(most):
+            problems.append(f"{sentence}: {first_few(most['first'], _number_of(most))}")
+    return "; ".join(problems)
 
 
-def _count(named: Json) -> int:
+def _number_of(named: Json) -> int:
     return int(named["count"])
 
 

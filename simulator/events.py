@@ -76,9 +76,9 @@ class Simulation:
 
     def run(self, progress: Progress = quiet) -> Result:
         """Raises NotDone."""
-        at, count, now = 0, len(self._jobs), -math.inf
+        index, count, now = 0, len(self._jobs), -math.inf
         while True:
-            arrival = self._jobs[at].arrival if at < count else math.inf
+            arrival = self._jobs[index].arrival if index < count else math.inf
             now = min(arrival, self._scheduler.wakes(now))
             while self._ends and self._ends[0][0] <= now:
                 end, version, name = self._ends[0]
@@ -91,9 +91,9 @@ class Simulation:
                 self._end(active, now)
             if now == math.inf:
                 break
-            while at < count and self._jobs[at].arrival == now:
-                self._arrive(self._jobs[at])
-                at += 1
+            while index < count and self._jobs[index].arrival == now:
+                self._arrive(self._jobs[index])
+                index += 1
             self._result.decisions += 1
             changes = self._scheduler.changes(now)
             for name in sorted(changes, key=lambda each: not self._releases(each, changes[each])):
@@ -164,7 +164,7 @@ class Simulation:
             active.left *= active.job.folds(len(devices)) / active.job.folds(active.share)
             active.share = len(devices)
         if self._free_at:
-            pause += max(0.0, max(self._free_at.pop(at, now) for at in devices) - now)
+            pause += max(0.0, max(self._free_at.pop(position, now) for position in devices) - now)
         active.devices, active.got_at = devices, now
         active.start = now if active.start < 0 else active.start
         active.computes_at = now + pause

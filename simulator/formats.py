@@ -92,10 +92,10 @@ def read(path: Path, kinds: Sequence[Kind], form: str | None = None) -> list[Tra
 
 
 def _arrival(row: Row, column: str, jobs: Sequence[TraceJob]) -> float:
-    found = row.number(column, 0, SECONDS_MAX)
-    if jobs and found < jobs[-1].arrival:
+    seconds = row.number(column, 0, SECONDS_MAX)
+    if jobs and seconds < jobs[-1].arrival:
         row.fault(column, f"is before that of line {row.line - 1}: sort the file by {column}")
-    return found
+    return seconds
 
 
 def _tier(row: Row) -> Tier:
@@ -108,10 +108,10 @@ def _tier(row: Row) -> Tier:
 
 
 def _priority(row: Row) -> int:
-    found = row.number("priority", -PRIORITY_MAX, PRIORITY_MAX)
-    if not found.is_integer():
-        row.fault("priority", f"must be a whole number, not {found:g}")
-    return int(found)
+    number = row.number("priority", -PRIORITY_MAX, PRIORITY_MAX)
+    if not number.is_integer():
+        row.fault("priority", f"must be a whole number, not {number:g}")
+    return int(number)
 
 
 def _kind_of(row: Row, kinds: Sequence[Kind]) -> int:
@@ -122,7 +122,7 @@ def _kind_of(row: Row, kinds: Sequence[Kind]) -> int:
     for each in wanted:
         if each not in known:
             row.fault("deviceTypes", f"the fleet has {', '.join(known)}, not {shown(each)}")
-    return next((at for at, kind in enumerate(kinds) if kind.type in wanted), 0)
+    return next((number for number, kind in enumerate(kinds) if kind.type in wanted), 0)
 
 
 def _fits(row: Row, column: str, fewest: int, kind: Kind) -> None:

@@ -117,11 +117,11 @@ class Application:
 
     def _around(self, batch: float) -> tuple[int, int]:
         """The measured batches around a batch; twice the same if it was measured itself."""
-        at = bisect_left(self._batches, batch)
-        if at == len(self._batches) or (at == 0 and batch != self._batches[0]):
+        index = bisect_left(self._batches, batch)
+        if index == len(self._batches) or (index == 0 and batch != self._batches[0]):
             raise NotMeasured(f"{self.name}: a batch of {batch:g} samples")
-        low = self._batches[at] if batch == self._batches[at] else self._batches[at - 1]
-        return low, self._batches[at]
+        low = self._batches[index] if batch == self._batches[index] else self._batches[index - 1]
+        return low, self._batches[index]
 
     def times(self, placement: Placement, local: int) -> tuple[float, float]:
         """Seconds of a step, and of these for the exchange of gradients. local: samples of each
@@ -130,13 +130,13 @@ class Application:
         key = (turned, local)
         if key not in self._times:
             rows = self._placed.get(turned)
-            found = _between(rows, local) if rows else self._estimate(turned, local)
-            if found is None or not all(map(math.isfinite, found)):
+            seconds = _between(rows, local) if rows else self._estimate(turned, local)
+            if seconds is None or not all(map(math.isfinite, seconds)):
                 where = "+".join(map(str, turned))
                 raise NotMeasured(
                     f"{self.name}: on devices {where}, each with {count(local, 'sample')}"
                 )
-            self._times[key] = found
+            self._times[key] = seconds
         return self._times[key]
 
     def _estimate(self, placement: Placement, local: int) -> tuple[float, float]:
@@ -168,8 +168,8 @@ def _between(rows: Sequence[Measured], local: int) -> tuple[float, float] | None
         return None
     if len(rows) == 1:
         return rows[0].step, rows[0].sync
-    at = max(1, bisect_left(rows, local, key=lambda row: row.local))
-    low, high = rows[at - 1], rows[at]
+    index = max(1, bisect_left(rows, local, key=lambda row: row.local))
+    low, high = rows[index - 1], rows[index]
     width, over = high.local - low.local, local - low.local
     return (
         (high.step - low.step) / width * over + low.step,

@@ -58,9 +58,9 @@ class Row:
     def number(self, column: str, least: float, most: float, above: bool = False) -> float:
         """A finite number from `least` to `most`. above: more than `least`."""
         value = self._values[self._table.columns[column]]
-        found = float(value) if NUMBER.fullmatch(value) else float("nan")
-        if found >= least and found <= most and not (above and found == least):
-            return found
+        number_ = float(value) if NUMBER.fullmatch(value) else float("nan")
+        if number_ >= least and number_ <= most and not (above and number_ == least):
+            return number_
         limit = f"above {least:g}" if above else f"at least {least:g}"
         self.fault(column, f"must be a number {limit} and at most {most:g}, not {shown(value)}")
         return max(least, 1.0)
@@ -109,8 +109,8 @@ class Table:
                 self._refuse(line, f"the file has more than {ROWS_MAX} rows")
             values = self._values(line, text)
             if len(values) != len(names):
-                found, wanted = count(len(values), "value"), len(names)
-                reason = f"has {found}, the header has {wanted}: the line may be truncated"
+                counted, wanted = count(len(values), "value"), len(names)
+                reason = f"has {counted}, the header has {wanted}: the line may be truncated"
                 self._refuse(line, reason, faults, len(text) + 1)
             yield Row(self, line, values, faults)
         if faults:

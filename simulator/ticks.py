@@ -30,13 +30,14 @@ class Nodes:
     def fleet(self) -> Fleet:
         positions = tuple(range(self.devices))
         nodes = tuple(
-            positions[at : at + self.per_node] for at in range(0, self.devices, self.per_node)
+            positions[start : start + self.per_node]
+            for start in range(0, self.devices, self.per_node)
         )
         return Fleet((Group(positions, self.devices),), 0, nodes)
 
     def placement(self, devices: Sequence[int]) -> Placement:
         """The number of devices on each node, in the order of the ranks."""
-        nodes = (at // self.per_node for at in devices)
+        nodes = (position // self.per_node for position in devices)
         return tuple(len(list(same)) for _, same in itertools.groupby(nodes))
 
 

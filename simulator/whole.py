@@ -60,16 +60,16 @@ class Whole:
 
     def changes(self, now: float) -> Changes:
         jobs = [known.seen(now) for known in self._known.values()]
-        found: Changes = {}
+        changes: Changes = {}
         for name, decision in self._decide(self._fleet, jobs, now).items():
             known = self._known[name]
             if decision.note != known.job.note:
                 known.job = replace(known.job, note=decision.note)
             devices = known.devices if decision.stays else decision.devices or ()
             if devices != known.devices:
-                found[name] = decision
+                changes[name] = decision
                 known.place(devices, now)
-        return found
+        return changes
 
     def wakes(self, now: float) -> float:
         return min(
@@ -82,11 +82,11 @@ class Whole:
         if known.devices:
             elastic = known.job.guarantee is not None
             for seconds in (known.job.min_runtime, self._growth_delay if elastic else 0.0):
-                at = known.got_at + seconds
-                while at - known.got_at < seconds:  # rounded down
-                    at = math.nextafter(at, math.inf)
-                if at > now:
-                    yield at
+                end = known.got_at + seconds
+                while end - known.got_at < seconds:  # rounded down
+                    end = math.nextafter(end, math.inf)
+                if end > now:
+                    yield end
 
     def expect(self, name: str, remaining: float, now: float) -> None:
         known = self._known[name]

@@ -172,7 +172,7 @@ class Launcher:
 
     def _watch_files(self) -> None:
         """Read the events on files, but at most once every `PAUSE_S`."""
-        if not self.tracker.seen:
+        if not self.tracker.watches:
             return
 
         def on_event() -> None:

@@ -164,7 +164,7 @@ class Rest:
         assert self.launcher.started is not None
         rank = self.launcher.started
         pids = self.quiesce.pids()  # without workers that we start later
-        seen = self.launcher.tracker.seen
+        seen = self.launcher.tracker.watches
 
         def examined(reply: Message | None) -> None:
             if reply is None:
@@ -540,7 +540,7 @@ def _saved_to(
     in_background: bool,
     calls: interrupted.Calls,
 ) -> Message:
-    hindrances = undumpable.find(rank, pids, tracker.seen)
+    hindrances = undumpable.find(rank, pids, tracker.watches)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     if unread := undumpable.passing(pids):

@@ -225,7 +225,7 @@ class Executor(JobActions):
             if _is_error(trouble):
                 raise trouble
         point("start.sent")
-        self.journal.done(job.name, 0, "start")
+        self.journal.end_action(job.name, 0, "start")
 
     def _incarnation(self, record: Record, observed: Observed) -> int:
         """An incarnation above those of any earlier job of this name: the store and devices may
@@ -307,7 +307,7 @@ class Executor(JobActions):
         point("place.sent")
         with self.journal.transaction():
             self._update(action.job, step="placed")
-            self.journal.done(action.job, action.epoch, "place")
+            self.journal.end_action(action.job, action.epoch, "place")
             text = f"epoch {action.epoch}: {describe_placement(action.placement)}"
             self.journal.event(f"Job/{action.job}", "Placed", text)
 
@@ -319,7 +319,7 @@ class Executor(JobActions):
                 self.saves.begin(action.job, action.save)
         point("barrier.journalled")
         yield from self._request_all(action.devices, "barrier", action, {"action": action.action})
-        self.journal.done(action.job, action.epoch, kind)
+        self.journal.end_action(action.job, action.epoch, kind)
         reason = "BarrierRequested" if action.action == "request" else "BarrierWithdrawn"
         self.journal.event(f"Job/{action.job}", reason, f"epoch {action.epoch}")
 
@@ -346,9 +346,9 @@ class Executor(JobActions):
                 rested_at=clock.now(),
                 rest_error="",
             )
-            self.journal.done(action.job, action.epoch, "detach")
-            what = "Suspended" if action.suspend else "Detached"
-            self.journal.event(f"Job/{action.job}", what, f"epoch {action.epoch}")
+            self.journal.end_action(action.job, action.epoch, "detach")
+            kind = "Suspended" if action.suspend else "Detached"
+            self.journal.event(f"Job/{action.job}", kind, f"epoch {action.epoch}")
 
     def _request_all(
         self,
@@ -398,9 +398,9 @@ class Executor(JobActions):
         if record.step == "new" and not any(d.job(record.name) for d in observed.devices.values()):
             self._never_started(record, ending)
             return
-        seen = (observed.devices.get(device) for device in record.holds())
-        there = (each.job(action.job) for each in seen if each)
-        counters = _last_counters(record, filter(None, there))
+        devices = (observed.devices.get(device) for device in record.holds())
+        reports = (each.job(action.job) for each in devices if each)
+        counters = _last_counters(record, filter(None, reports))
         with self.journal.transaction():
             self._update(action.job, ending=ending, counters=counters, error="")
             kind = "Normal" if ending.phase == "Succeeded" else "Warning"
@@ -421,9 +421,9 @@ class Executor(JobActions):
         if self._record(action.job).ending:
             results = yield [lambda: control.call(path, "status", timeout=REQUEST_S)]
             _agreed(devices, results)
-            there = [each for each in reported_jobs(results[0]) if each.job == action.job]
+            reports = [each for each in reported_jobs(results[0]) if each.job == action.job]
             record = self._record(action.job)
-            self._update(action.job, counters=_last_counters(record, there))
+            self._update(action.job, counters=_last_counters(record, reports))
         _agreed(devices, (yield self._requests(devices, "detach", action, DISCARD)))
 
     def _signal(self, action: actions.Signal) -> Steps:
@@ -443,7 +443,7 @@ class Executor(JobActions):
         yield [lambda: self.node.tidy(action.job)]  # also ends an upload that is no longer needed
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
-        seen = [self.node.ended(action.job, rank) for rank in ranks]
+        ended_ranks = [self.node.ended(action.job, rank) for rank in ranks]
         ending = record.ending
         assert ending is not None
         if ending.rank is not None:
@@ -463,14 +463,14 @@ class Executor(JobActions):
                 restore=None,
                 local_snapshot=None,
                 ending=ending,
-                exits=tuple(each.exit_status if each else None for each in seen),
+                exits=tuple(each.exit_status if each else None for each in ended_ranks),
                 **record.counted(clock.now()),
                 placed_since=None,
                 error="",
             )
             kind = "Normal" if action.phase == "Succeeded" else "Warning"
             left = ending.phase == "Succeeded" and still_running(
-                {each.rank: each.killed for each in seen if each}
+                {each.rank: each.killed for each in ended_ranks if each}
             )
             if left:
                 self.journal.event(f"Job/{action.job}", "ProcessesKilled", left[0], "Warning")

@@ -26,7 +26,7 @@ from rankfold.reconciler.model.recorded import NODE, Answer, Record, Restore
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.durable import Damaged
 from rankfold.reconciler.node.launchers import CannotLaunch
-from rankfold.reconciler.wording import file_problems, named, time_of_day
+from rankfold.reconciler.wording import file_problems, restore_source, time_of_day
 
 
 class Restores(JobActions):
@@ -97,13 +97,13 @@ class Restores(JobActions):
                     error_permanent=False,
                 )
                 if record.restore is None:
-                    self._event(job, "Stored", f"it rests as {named(action.stored)}")
+                    self._event(job, "Stored", f"it rests as {restore_source(action.stored)}")
 
     def _roll_back(self, record: Record, action: actions.Rest) -> None:
         older = next(each for each in record.checkpoints if each.id == action.stored)
         cost = (
-            f"{named(action.unusable)} cannot be restored ({action.error}): back to checkpoint "
-            f"{older.id} of {time_of_day(older.time)}"
+            f"{restore_source(action.unusable)} cannot be restored ({action.error}): back to "
+            f"checkpoint {older.id} of {time_of_day(older.time)}"
         )
         bad = () if action.unusable == NODE else (action.unusable,)
         self._update(
@@ -120,15 +120,15 @@ class Restores(JobActions):
     def _restart(self, record: Record, stored: str) -> None:
         ending = record.ending
         assert ending is not None
-        found = next((each for each in record.checkpoints if each.id == stored), None)
+        checkpoint = next((each for each in record.checkpoints if each.id == stored), None)
         cost = f"{ending.message}: restarted from the beginning, since there is no checkpoint yet"
         if record.back_to:
             cost = ending.message
-        elif found:
-            cut = clock.of_wall(found.time) if found.cut is None else found.cut
+        elif checkpoint:
+            cut = clock.of_wall(checkpoint.time) if checkpoint.cut is None else checkpoint.cut
             age = max(0.0, ending.since - cut)
             cost = (
-                f"{ending.message}: back to checkpoint {stored} of {time_of_day(found.time)}; "
+                f"{ending.message}: back to checkpoint {stored} of {time_of_day(checkpoint.time)}; "
                 f"what was done in the {age:.1f} s since then is repeated"
             )
         self._update(
@@ -194,8 +194,8 @@ class Restores(JobActions):
                 previous_owner="",
                 file_problems=problems or record.file_problems,
             )
-            self.journal.done(job, record.epoch, f"restore-{action.number}")
-            self._event(job, "Restored", named(restore.id))
+            self.journal.end_action(job, record.epoch, f"restore-{action.number}")
+            self._event(job, "Restored", restore_source(restore.id))
             if problems:
                 self._event(job, "FilesDiffer", problems, "Warning")
         point("restore.done")
@@ -241,7 +241,7 @@ class Restores(JobActions):
         )
         with self.journal.transaction():
             self._update(job, restore=now)
-            self._event(job, "RestoreFailed", f"{named(restore.id)}: {error}", "Warning")
+            self._event(job, "RestoreFailed", f"{restore_source(restore.id)}: {error}", "Warning")
 
 
 def _tried_again(restore: Restore | None) -> Restore | None:

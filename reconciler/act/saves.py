@@ -70,7 +70,7 @@ class Saves(JobActions):
             return
         with self.journal.transaction():
             self._update(action.job, save=structs.replace(save, stage="uploading"))
-            self.journal.done(action.job, action.epoch, f"save-{action.number}")
+            self.journal.end_action(action.job, action.epoch, f"save-{action.number}")
             pause = (
                 f"; its ranks were paused for {time.monotonic() - cut:.3f} s"
                 if action.devices
@@ -118,7 +118,7 @@ class Saves(JobActions):
             self._update(
                 job, local_snapshot=LocalSnapshot(number, whole=True), rest_error="", **moved
             )
-            self.journal.done(job, action.epoch, f"dump-{number}")
+            self.journal.end_action(job, action.epoch, f"dump-{number}")
             self._event(job, "Dumped", f"{size(written)} of its processes and devices")
 
     def drop_local_snapshot(self, job: str) -> Steps:
@@ -211,19 +211,19 @@ class Saves(JobActions):
             self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
 
     def conclude(self, action: actions.Conclude) -> Steps:
-        record, found = self._record(action.job), action.checkpoint
+        record, checkpoint = self._record(action.job), action.checkpoint
         save = record.save
         if save is None or save.number != action.number:
             return
-        if found is None:
+        if checkpoint is None:
             self.failed(action.job, save, action.error, action.again)
         else:
             moved = (
-                {"step": "vacating", "stored": found.id, "local_snapshot": None}
+                {"step": "vacating", "stored": checkpoint.id, "local_snapshot": None}
                 if action.rest
                 else {}
             )
-            before = [each for each in record.checkpoints if each.id != found.id]
+            before = [each for each in record.checkpoints if each.id != checkpoint.id]
             with self.journal.transaction():
                 self._update(
                     action.job,
@@ -231,18 +231,18 @@ class Saves(JobActions):
                     save_error="",
                     save_obstacle="",
                     request_tries=0,
-                    known=max(record.known, int(found.id.partition("-")[0])),
-                    checkpoints=(*before, found)[-action.keep :],
-                    **answer(save, id=found.id),
+                    known=max(record.known, int(checkpoint.id.partition("-")[0])),
+                    checkpoints=(*before, checkpoint)[-action.keep :],
+                    **answer(save, id=checkpoint.id),
                     **moved,
                 )
-                text = f"checkpoint {found.id}: {size(found.bytes)}"
+                text = f"checkpoint {checkpoint.id}: {size(checkpoint.bytes)}"
                 self._event(action.job, "CheckpointSaved", text)
         point("conclude.journalled")
         local = self._record(action.job).local_snapshot
         if local is None or local.number != action.number:
             yield [lambda: self.node.drop(action.job, action.number)]
-        elif found is None:  # it still rests in it, and another upload may follow
+        elif checkpoint is None:  # it still rests in it, and another upload may follow
             yield [lambda: self.node.forget_transfer(action.job, action.number)]
 
     def thaw(self, action: actions.Thaw) -> Steps:
@@ -255,7 +255,7 @@ class Saves(JobActions):
         replies = yield [
             self._request(action.job, rank, "examine", REQUEST_S) for rank in action.ranks
         ]
-        found = [
+        obstacles = [
             f"rank {rank}: {'; '.join(each['hindrances'])}"
             for rank, each in zip(action.ranks, replies, strict=True)
             if isinstance(each, dict) and each.get("hindrances")
@@ -263,8 +263,8 @@ class Saves(JobActions):
         before = self._record(action.job)
         if before.incarnation != incarnation or before.step != "placed":  # ended, or even removed
             return
-        more = f" (and {count(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
-        text = found[0] + more if found else ""
+        more = f" (and {count(len(obstacles) - 1, 'more rank')})" if len(obstacles) > 1 else ""
+        text = obstacles[0] + more if obstacles else ""
         with self.journal.transaction():
             self._update(
                 action.job,
@@ -278,6 +278,6 @@ class Saves(JobActions):
 
 def _seconds_since_cut(action: actions.Save, observed: Observed) -> float:
     """Seconds for which all of a job's devices have been at their cut."""
-    there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
-    cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]
+    reports = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
+    cuts = [each.cut_at for each in reports if each and each.cut_at and each.epoch == action.epoch]
     return max(0.0, clock.now() - max(cuts)) if cuts else 0.0

@@ -60,8 +60,8 @@ class Takeover(JobActions):
         url = self._url()  # here: only this thread may use the journal
         answers = yield [lambda: self.node.ownership(url, known)]
         agreed(answers)
-        found: dict[str, tuple[bool, str]] = answers[0]
-        return found
+        answered: dict[str, tuple[bool, str]] = answers[0]
+        return answered
 
     def need_other_owner_ended(self, job: str) -> Steps:
         """Raises ControlError while the owner that a job was taken over from still runs it on this

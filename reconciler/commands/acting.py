@@ -133,26 +133,28 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         with reading(store):
             newest = store.newest_incarnation(job)
             try:
-                found = store.checkpoint(job, id)
-                faults = [found.describe(each) for each in found.verify()]
+                checkpoint_ = store.checkpoint(job, id)
+                faults = [checkpoint_.describe(each) for each in checkpoint_.verify()]
             except Missing:  # its message lists the existing ones
                 raise
             except Damaged as error:
                 faults = [str(error)]
         if faults:
-            what = f"checkpoint {checkpoint} of {job} is damaged: {faults[0]}"
-            fail(f"{what}; `rankfold store list {url}` lists them")
+            problem = f"checkpoint {checkpoint} of {job} is damaged: {faults[0]}"
+            fail(f"{problem}; `rankfold store list {url}` lists them")
         with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
             with reading(store):
-                write_compared(found, Path(folder))
+                write_compared(checkpoint_, Path(folder))
             if why := Node(Layout(state)).misfit(Path(folder)):
                 fail(f"checkpoint {checkpoint} of {job} cannot be restored here: {why}")
     except (StoreError, Unfit) as error:
         fail(str(error))
-    about = {name: each for name, each in found.manifest.about.items() if name in SAVED_JOB_FIELDS}
+    about = {
+        name: each for name, each in checkpoint_.manifest.about.items() if name in SAVED_JOB_FIELDS
+    }
     incarnation, owner = (newest.incarnation, newest.owner) if newest else (id.incarnation, "")
     owned = {"incarnation": incarnation, "owner": owner}
-    return {**about, **owned, "bytes": found.manifest.size}
+    return {**about, **owned, "bytes": checkpoint_.manifest.size}
 
 
 @click.command()

@@ -80,22 +80,22 @@ def check_command(url: str, output: str) -> int:
     from rankfold.checkpoint.store import StoreError
     from rankfold.checkpoint.store.checking import check
 
-    opened, found = _open(url), []
+    opened, reports = _open(url), []
     try:
         with reading(opened):
             for each in check(opened, say if output == "text" else None):
-                found.append(each)
+                reports.append(each)
                 if output == "text":
                     for line in _lines(each):
                         emit(line)
     except StoreError as error:
         fail(str(error))
-    bad = [each for each in found if each.faults]
+    bad = [each for each in reports if each.faults]
     if output == "json":
-        show({"url": url, "fleet": opened.fleet, "found": [_report(each) for each in found]})
+        show({"url": url, "fleet": opened.fleet, "found": [_report(each) for each in reports]})
     else:
-        sound = sum(each.id is not None and not each.faults for each in found)
-        all_of = sum(each.id is not None for each in found)
+        sound = sum(each.id is not None and not each.faults for each in reports)
+        all_of = sum(each.id is not None for each in reports)
         emit(f"{sound} of {count(all_of, 'checkpoint')} {'is' if all_of == 1 else 'are'} sound")
     return EXIT_ERROR if bad else 0
 
@@ -143,18 +143,18 @@ def _row(manifest: Manifest) -> Json:
     }
 
 
-def _lines(found: Report) -> list[str]:
-    what = f"{found.job}: checkpoint {found.id}" if found.id else f"{found.job}"
-    if found.faults:
-        return [f"{what}: DAMAGED: {fault}" for fault in found.faults]
-    return [f"{what}: {found.note or 'ok'}"]
+def _lines(report: Report) -> list[str]:
+    subject = f"{report.job}: checkpoint {report.id}" if report.id else f"{report.job}"
+    if report.faults:
+        return [f"{subject}: DAMAGED: {fault}" for fault in report.faults]
+    return [f"{subject}: {report.note or 'ok'}"]
 
 
-def _report(found: Report) -> Json:
+def _report(report: Report) -> Json:
     return {
-        "job": found.job,
-        "id": str(found.id) if found.id else None,
-        "sound": not found.faults,
-        "faults": list(found.faults),
-        "note": found.note,
+        "job": report.job,
+        "id": str(report.id) if report.id else None,
+        "sound": not report.faults,
+        "faults": list(report.faults),
+        "note": report.note,
     }

@@ -65,8 +65,8 @@ def answering(url: str) -> Iterator[None]:
     limit = min(STORE_ANSWERS_S, switches.stuck_s())
 
     def give_up(*_: object) -> None:
-        what = f"timed out: no answer within {limit:.0f} s"
-        raise Unavailable(url, what, "make sure that it is reachable")
+        reason = f"timed out: no answer within {limit:.0f} s"
+        raise Unavailable(url, reason, "make sure that it is reachable")
 
     old = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit)

@@ -28,7 +28,7 @@ from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.source import reader, revision, spec
 from rankfold.reconciler.source.git import is_elsewhere
 from rankfold.reconciler.source.invalid import InvalidInput
-from rankfold.reconciler.source.trees import named
+from rankfold.reconciler.source.trees import with_links
 from rankfold.reconciler.wording import count
 
 
@@ -96,15 +96,15 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     now = desired_of(snap.objects)
     overridden = {o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override}
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
-    found = revision.differences(now, then, snap.records)
+    changes = revision.differences(now, then, snap.records)
     planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
-    data = differences.plan_json(found, planned, reader.directory_revision(loaded).id)
+    data = differences.plan_json(changes, planned, reader.directory_revision(loaded).id)
     if output == "json":
         show(data)
     else:
         for line in differences.plan_lines(data, output == "markdown"):
             emit(line)
-    return EXIT_CHANGES if detailed_exitcode and found else 0
+    return EXIT_CHANGES if detailed_exitcode and changes else 0
 
 
 @click.command()
@@ -133,7 +133,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     warn(loaded)
     loaded.check()
     with Reconciler(state) as reconciler:
-        reply = reconciler.request("attach", source={"dir": str(named(place))})
+        reply = reconciler.request("attach", source={"dir": str(with_links(place))})
         if reply["faults"]:
             for fault in reply["faults"]:
                 say(fault)
@@ -177,7 +177,7 @@ def watch_command(
         source = {"git": there, "branch": branch, "path": inside}
     else:
         assert place is not None
-        source = {"dir": str(named(place))}
+        source = {"dir": str(with_links(place))}
     with Reconciler(state, say) as reconciler, terminating():
         watching = Watching(state, reconciler, source, output)
         try:

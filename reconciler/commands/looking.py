@@ -141,19 +141,19 @@ def events(state: Path, name: str | None, output: str) -> int:
             show([])
         return 0
     with Journal(state, readonly=True) as journal:
-        found = journal.events(name)
-        known = name is None or found or journal.object("Job", name)
+        rows = journal.events(name)
+        known = name is None or rows or journal.object("Job", name)
         meta = {key: journal.get(key) for key in ("watching", "unwatched")}
-        seen = liveness.query(Layout(state))
+        reconciler = liveness.query(Layout(state))
         wrong = wrong_with(Layout(state))
-        now = reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
+        now = reconciler_status(reconciler, journal.objects(), journal.records(), meta, wrong)
     if not known:
         fail(f"there is no job or device {name!r}")
     warn_of_reconciler(now)
     if output == "json":
-        show([structs.asdict(e) for e in found])
+        show([structs.asdict(e) for e in rows])
         return 0
-    for each in found:
+    for each in rows:
         emit(event_line(each))
     return 0
 
@@ -175,13 +175,13 @@ def inspect_command(file: Path, consumed: int) -> int:
     """
     from rankfold import inspect
 
-    found = inspect.Found()
+    findings = inspect.Found()
     try:
-        for line in inspect.lines(file, consumed, found):
+        for line in inspect.lines(file, consumed, findings):
             emit(line)
     except inspect.NotOurs as error:
         fail(str(error))
-    return EXIT_ERROR if found.damaged else 0
+    return EXIT_ERROR if findings.damaged else 0
 
 
 @click.command()

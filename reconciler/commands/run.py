@@ -193,11 +193,11 @@ def temporary_fleet(
     return pool
 
 
-def need_utf8(what: str, texts: Sequence[str]) -> None:
+def need_utf8(source: str, texts: Sequence[str]) -> None:
     """Raises click.UsageError for the first text that cannot be stored as JSON."""
     for text in texts:
         if unusable(text):
-            raise click.UsageError(f"{what} {os.fsencode(text)!r} is not UTF-8, as jobs need")
+            raise click.UsageError(f"{source} {os.fsencode(text)!r} is not UTF-8, as jobs need")
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:

@@ -92,20 +92,20 @@ def simulate(
         }
         policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
         try:
-            found: Trace
+            simulated: Trace
             if (form or form_of(trace)) == POLLUX:
                 if growth_delay is not None:
                     raise click.UsageError("--growth-delay is not for traces of format pollux")
                 nodes_ = _nodes(fleet, nodes, gpus_per_node)
                 jobs = read_workload(trace, _folder(applications), nodes_.devices)
-                found = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
+                simulated = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
             else:
                 _refuse(applications=applications, tick=tick)
                 kinds = _kinds(fleet, nodes, gpus_per_node)
                 jobs_ = read(trace, kinds, form)
-                found = Events(jobs_, kinds, costs, policies, growth_delay or 0.0)
-            with _progress(names, found.jobs) as progress:
-                results = {name: found.run(name, partial(progress, name)) for name in names}
+                simulated = Events(jobs_, kinds, costs, policies, growth_delay or 0.0)
+            with _progress(names, simulated.jobs) as progress:
+                results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
             for fault in bad.faults:
                 say(fault)
@@ -121,8 +121,8 @@ def simulate(
             {
                 "format_version": FORMAT_VERSION,
                 "trace": legible_name(trace),
-                "jobs": found.jobs,
-                "devices": found.devices,
+                "jobs": simulated.jobs,
+                "devices": simulated.devices,
                 "costs": structs.asdict(costs),
                 "schedulers": {name: result.json() for name, result in results.items()},
             }
@@ -149,13 +149,13 @@ def _deciding(plugin: Plugin) -> Decide:
     def decide(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
         nonlocal row
         before = len(plugin.failures)
-        found = plugin.decide(fleet, jobs, RULES, now)
+        decisions = plugin.decide(fleet, jobs, RULES, now)
         row = row + 1 if len(plugin.failures) > before else 0
         for failure in plugin.failures[before:]:
             say(f"at {now:g} s: {failure}")
         if row == FAILURES_MAX:
             fail(f"policy {plugin.name} failed {row} times in a row")
-        return found
+        return decisions
 
     return decide
 
@@ -199,19 +199,19 @@ def _kinds(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> 
 
 
 def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for device in desired.devices().values():
-        kind = found.get(device.type, Kind(device.type, 0, device.speed))
+        kind = kinds.get(device.type, Kind(device.type, 0, device.speed))
         if kind.speed != device.speed:
             fail(
                 f"{legible_name(fleet)}: devices of type {device.type} have different speeds, "
                 "which is not simulated",
                 EXIT_INVALID,
             )
-        found[device.type] = structs.replace(kind, devices=kind.devices + 1)
-    if not found:
+        kinds[device.type] = structs.replace(kind, devices=kind.devices + 1)
+    if not kinds:
         fail(f"{legible_name(fleet)}: there is no device in any pool", EXIT_INVALID)
-    return sorted(found.values(), key=lambda kind: -kind.devices)
+    return sorted(kinds.values(), key=lambda kind: -kind.devices)
 
 
 # ---- costs
@@ -230,12 +230,13 @@ def _costs(path: Path) -> Costs:
         faults.append((1, (), f"must have one document, not {len(documents)}"))
     schema = load_schema("costs")
     for document in documents:
-        for at, reason in schema_faults(schema, document.value):
-            faults.append((document.line(at), at, reason))
+        for path_in, reason in schema_faults(schema, document.value):
+            faults.append((document.line(path_in), path_in, reason))
     if faults:
         file = legible_name(path)
         raise InvalidInput(
-            Fault(file, line, yamldoc.dotted(at) or "-", reason) for line, at, reason in faults
+            Fault(file, line, yamldoc.dotted(path_in) or "-", reason)
+            for line, path_in, reason in faults
         )
     return Costs(**documents[0].value)
 
@@ -273,15 +274,15 @@ def _progress(names: Sequence[str], jobs: int) -> Iterator[Callable[[str, int], 
 def _print(results: dict[str, Result]) -> None:
     rows: list[tuple[str, ...]] = [HEAD]
     for name, result in results.items():
-        found = result.json()
-        jct, waiting = found["jct"], found["queueing"]
-        times = (jct["mean"], jct["p50"], jct["p99"], waiting["mean"], found["makespan"])
+        summary = result.json()
+        jct, waiting = summary["jct"], summary["queueing"]
+        times = (jct["mean"], jct["p50"], jct["p99"], waiting["mean"], summary["makespan"])
         rows.append(
             (
                 name,
                 *(f"{seconds:.1f} s" for seconds in times),
-                f"{found['utilisation']:.1%}",
-                str(found["disturbances"]),
+                f"{summary['utilisation']:.1%}",
+                str(summary["disturbances"]),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

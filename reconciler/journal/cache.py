@@ -71,10 +71,10 @@ class Table(Generic[K, V]):
         return self._rows
 
     def _fetch(self, key: K) -> None:
-        found = dict(self._read(key))
-        self._rows.update(found)
+        rows = dict(self._read(key))
+        self._rows.update(rows)
         self._stale.discard(key)
-        if not found and not self._complete:
+        if not rows and not self._complete:
             self._absent.add(key)
 
     def _drop(self, key: K) -> None:

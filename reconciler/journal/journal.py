@@ -194,7 +194,7 @@ class Journal:
         self.db.execute("SAVEPOINT nested" if nested else "BEGIN IMMEDIATE")
         try:
             if not nested:
-                self._look()
+                self._drop_outdated_caches()
             yield
             self.db.execute("RELEASE nested" if nested else "COMMIT")  # fails on a full disk
         except BaseException:
@@ -213,7 +213,7 @@ class Journal:
                 for table in self._tables:
                     table.over()
 
-    def _look(self) -> None:
+    def _drop_outdated_caches(self) -> None:
         """Drop the caches if there were other writes: by another process, or through `db`
         itself."""
         if self.db.in_transaction and self._seen[1] == self.db.total_changes:
@@ -229,7 +229,7 @@ class Journal:
         self, table: Table[Any, Any], key: Any, statement: str, values: Sequence[Any]
     ) -> None:
         """Write or remove the row of a key."""
-        self._look()
+        self._drop_outdated_caches()
         table.wrote(key, self.db.in_transaction)
         try:
             self.db.execute(statement, values)
@@ -238,7 +238,7 @@ class Journal:
 
     def _write_other(self, statement: str, values: Sequence[Any]) -> None:
         """Write rows of tables that are not cached."""
-        self._look()
+        self._drop_outdated_caches()
         try:
             self.db.execute(statement, values)
         finally:
@@ -254,9 +254,9 @@ class Journal:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key. The caller must not change it."""
-        self._look()
-        found = self._meta.get(key)
-        return default if found is None else found[0]
+        self._drop_outdated_caches()
+        value = self._meta.get(key)
+        return default if value is None else value[0]
 
     def _read_meta(self, key: str | None) -> Iterator[tuple[str, tuple[Any]]]:
         rows = self._select("SELECT key, value FROM meta", "key", key)
@@ -277,7 +277,7 @@ class Journal:
 
     def objects(self) -> list[Object]:
         """All objects in the order of their creation."""
-        self._look()
+        self._drop_outdated_caches()
         rows, version = self._objects.all(), self._objects.version
         if self._listed[0] != version:
             self._listed = version, sorted(rows.values(), key=lambda o: (o.created, o.name))
@@ -295,8 +295,8 @@ class Journal:
         else:
             rows = self.db.execute(f"{statement} WHERE kind = ? AND name = ?", key)
         for row in rows:
-            found = self._object(self._row(row, ObjectRow, "objects"))
-            yield (found.kind, found.name), found
+            read = self._object(self._row(row, ObjectRow, "objects"))
+            yield (read.kind, read.name), read
 
     def _object(self, row: ObjectRow) -> Object:
         name = f"{row.kind} {row.name}"
@@ -317,7 +317,7 @@ class Journal:
         )
 
     def object(self, kind: str, name: str) -> Object | None:
-        self._look()
+        self._drop_outdated_caches()
         return self._objects.get((kind, name))
 
     def desired(self) -> Desired:
@@ -451,11 +451,11 @@ class Journal:
     # ---- records and actions
 
     def record(self, job: str) -> Record | None:
-        self._look()
+        self._drop_outdated_caches()
         return self._records.get(job)
 
     def records(self) -> dict[str, Record]:
-        self._look()
+        self._drop_outdated_caches()
         return dict(self._records.all())
 
     def _read_records(self, name: str | None) -> Iterator[tuple[str, Record]]:
@@ -487,7 +487,7 @@ class Journal:
         )
         self._keep_last("actions", job)
 
-    def done(self, job: str, epoch: int, kind: str) -> None:
+    def end_action(self, job: str, epoch: int, kind: str) -> None:
         self._write_other(
             "UPDATE actions SET done_at = coalesce(done_at, ?)"
             " WHERE job = ? AND epoch = ? AND kind = ?",
@@ -577,12 +577,12 @@ class Journal:
         return int(number)
 
     def conditions(self, job: str) -> tuple[list[Json], int]:
-        self._look()
+        self._drop_outdated_caches()
         return self._conditions.get(job) or ([], 0)
 
     def all_conditions(self) -> Mapping[str, tuple[list[Json], int]]:
         """`conditions` of every job that has some. The caller must neither change nor keep them."""
-        self._look()
+        self._drop_outdated_caches()
         return self._conditions.all()
 
     def _read_conditions(self, name: str | None) -> Iterator[tuple[str, tuple[list[Json], int]]]:

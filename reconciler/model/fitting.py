@@ -43,7 +43,7 @@ class Groups:
             kind = (device.type, device.memory, device.cc, device.only_for)
             alike.setdefault(kind, Group(device)).positions.append(position)
         self.all = tuple(alike.values())
-        self._at = {group: at for at, group in enumerate(self.all)}
+        self._at = {group: number for number, group in enumerate(self.all)}
         self._for_all = [g for g in alike.values() if g.device.only_for is None]
         self._for_one: dict[str, list[Group]] = {}
         for group in alike.values():

@@ -137,7 +137,7 @@ class StoreQuery(Struct, frozen=True):
     at: float = 0.0
     silent: int = 0
 
-    def again(self, now: float, answered: bool) -> StoreQuery:
+    def repeated(self, now: float, answered: bool) -> StoreQuery:
         return StoreQuery(now, 0 if answered else self.silent + 1)
 
 

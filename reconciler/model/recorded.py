@@ -186,11 +186,11 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
 
     def usage_so_far(self, now: float) -> dict[str, float]:
         """The same by tier and cause, which a ``/`` separates."""
-        found = dict(self.usage)
+        seconds_of = dict(self.usage)
         if seconds := self._since_placed(now):
             key = self.placed_for or UNKNOWN_USE
-            found[key] = found.get(key, 0.0) + seconds
-        return found
+            seconds_of[key] = seconds_of.get(key, 0.0) + seconds
+        return seconds_of
 
     def counted(self, now: float) -> dict[str, Any]:
         """The fields of the record with the device-seconds so far."""

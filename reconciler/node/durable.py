@@ -77,8 +77,8 @@ def _entry(path: Path) -> list[int | str]:
     digest = blake3()
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        for at, data in _blocks(file.fileno(), size):
-            digest.update(struct.pack("<Q", at))
+        for offset, data in _blocks(file.fileno(), size):
+            digest.update(struct.pack("<Q", offset))
             digest.update(data)
     return [size, digest.hexdigest()]
 
@@ -86,18 +86,18 @@ def _entry(path: Path) -> list[int | str]:
 def _blocks(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
     """Offset and content of the nonzero blocks. Blocks are whole because a copy may have other
     holes."""
-    at, zeros = 0, bytes(_BLOCK)
-    while at < size:
+    offset, zeros = 0, bytes(_BLOCK)
+    while offset < size:
         try:
-            at = os.lseek(fd, at, os.SEEK_DATA) // _BLOCK * _BLOCK
+            offset = os.lseek(fd, offset, os.SEEK_DATA) // _BLOCK * _BLOCK
         except OSError as error:
             if error.errno == errno.ENXIO:  # holes up to the end
                 return
             raise
-        data = os.pread(fd, _BLOCK, at)
+        data = os.pread(fd, _BLOCK, offset)
         if data != zeros[: len(data)]:
-            yield at, data
-        at += _BLOCK
+            yield offset, data
+        offset += _BLOCK
 
 
 def _sync(path: Path) -> None:

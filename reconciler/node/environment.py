@@ -59,7 +59,9 @@ def changed_names(old: Pairs, new: Pairs) -> list[str]:
 def change_in_words(old: Pairs, new: Pairs) -> str:
     """For example ``A has another value, B is new, C is missing``."""
     was, now = dict(old), dict(new)
-    found = [f"{name} has another value" for name in was if name in now and was[name] != now[name]]
-    found += [f"{name} is new" for name in now if name not in was]
-    found += [f"{name} is missing" for name in was if name not in now]
-    return ", ".join(found)
+    changes = [
+        f"{name} has another value" for name in was if name in now and was[name] != now[name]
+    ]
+    changes += [f"{name} is new" for name in now if name not in was]
+    changes += [f"{name} is missing" for name in was if name not in now]
+    return ", ".join(changes)

@@ -38,21 +38,29 @@ def follow(
     change: Change, record: Record, observed: Observed, converged: bool, now: float
 ) -> Change:
     """Fill in the times of what is observed now (fleet time)."""
-    seen = [
+    observed_jobs = [
         there
         for device in dict.fromkeys(record.placement)
         if (there_is := observed.devices.get(device))
         and (there := there_is.job(change.job))
         and there.epoch == record.epoch
     ]
-    everywhere = bool(seen) and len(seen) == devices_now(record)
+    everywhere = bool(observed_jobs) and len(observed_jobs) == devices_now(record)
     if record.epoch == change.epoch and record.step == "placed" and change.cut_at is None:
-        if everywhere and all(s.state == "cut" and s.cut_at is not None for s in seen):
-            change = replace(change, cut_at=min(s.cut_at for s in seen if s.cut_at is not None))
+        if everywhere and all(s.state == "cut" and s.cut_at is not None for s in observed_jobs):
+            change = replace(
+                change, cut_at=min(s.cut_at for s in observed_jobs if s.cut_at is not None)
+            )
     if record.epoch > change.epoch and record.step == "placed" and change.released_at is None:
-        free = [s for s in seen if s.released_at is not None or _untouched(s, observed)]
-        if everywhere and len(free) == len(seen) and all(s.state == "running" for s in seen):
-            last = max((s.released_at for s in seen if s.released_at is not None), default=now)
+        free = [s for s in observed_jobs if s.released_at is not None or _untouched(s, observed)]
+        if (
+            everywhere
+            and len(free) == len(observed_jobs)
+            and all(s.state == "running" for s in observed_jobs)
+        ):
+            last = max(
+                (s.released_at for s in observed_jobs if s.released_at is not None), default=now
+            )
             change = replace(change, released_at=last)
     if change.to_gpus == 0 and change.freed_at is None and record.step == "detached":
         holders = (device.job(change.job) for device in observed.devices.values())

@@ -67,23 +67,24 @@ def observe(
             continue
         for rank in range(record.fixed.world_size):
             # The exit file takes precedence: a launcher writes it, then ends.
-            if seen := reports.ended(record.name, rank):
-                ended[record.name, rank] = seen
+            if observed := reports.ended(record.name, rank):
+                ended[record.name, rank] = observed
             else:
                 ranks[reports.door(record.name, rank)] = (record.name, rank)
     hung = {path for path, name in doors.items() if name in noted}
     hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
     answers = prober.look([*doors, *ranks], within_s, hung)
-    seen_devices = (
+    observed_devices = (
         see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
     )
-    seen_ranks = (
+    observed_ranks = (
         see_rank(reports, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
         for path, (job, rank) in ranks.items()
     )
     return Observed(
-        {seen.name: seen for seen in seen_devices if seen},
-        ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
+        {observed.name: observed for observed in observed_devices if observed},
+        ended
+        | {(observed.job, observed.rank): observed for observed in observed_ranks if observed},
         host_memory(),
         no_saves=no_saves,
         rest_save_after=switches.rest_save_after_s(),
@@ -116,12 +117,12 @@ def _silent_since(answer: Answer, noted: float | None) -> float | None:
 
 def known_devices(layout: Layout) -> set[str]:
     """Devices whose lock file a process holds, also those that are in no pool any more."""
-    found = set()
+    names = set()
     with contextlib.suppress(FileNotFoundError):
         for file in (layout.state / "proxies").iterdir():
             if file.suffix == ".lock" and is_locked(file):
-                found.add(file.read_text().strip())
-    return found - {""}
+                names.add(file.read_text().strip())
+    return names - {""}
 
 
 def see_device(

@@ -14,7 +14,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe.fleet import rank_name
-from rankfold.reconciler.wording import silence
+from rankfold.reconciler.wording import unresponsive
 
 BAD_AFTER = 3  # failed starts of a proxy in a row
 
@@ -73,7 +73,7 @@ class Processes:
         self._record_silence(observed)
 
     def _record_ends(self, observed: Observed) -> None:
-        now = {name: seen.pid for name, seen in observed.devices.items()}
+        now = {name: device.pid for name, device in observed.devices.items()}
         for name, pid in self.proxies.items():
             if name in now and (not now[name] or not pid):
                 now[name] = now[name] or pid  # unresponsive, or not known before
@@ -92,23 +92,23 @@ class Processes:
         if device in self._requested_to_end:
             self._set_requested_to_end(self._requested_to_end - {device})
             return
-        which = f" (process {pid})" if pid else ""
+        process = f" (process {pid})" if pid else ""
         words = last_lines(self.layout.proxy_file(device, ".log"), 1)
-        text = f"its proxy{which} exited; last line of its log: {words}"
+        text = f"its proxy{process} exited; last line of its log: {words}"
         self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
 
     def _record_bad(self, observed: Observed, desired: Collection[str]) -> None:
         """Update the bad devices. A device whose proxy is slow or unresponsive is not bad: it
         has not ended."""
-        there = observed.devices
+        observed_devices = observed.devices
         self._starts = {
             name: starts
             for name, starts in self._starts.items()
-            if name in desired and not (name in there and there[name].ready)
+            if name in desired and not (name in observed_devices and observed_devices[name].ready)
         }
         now = {n: words for n, words in still_bad(self.failing, observed).items() if n in desired}
         for name, starts in self._starts.items():
-            if len(starts) >= BAD_AFTER and name not in there and name not in now:
+            if len(starts) >= BAD_AFTER and name not in observed_devices and name not in now:
                 now[name] = starts[-1] or last_lines(self.layout.proxy_file(name, ".log"), 1)
         self._set_failing(now)
 
@@ -118,9 +118,9 @@ class Processes:
             self.failing = now
 
     def _record_silence(self, observed: Observed) -> None:
-        ranks = {rank_name(*key): seen for key, seen in observed.ranks.items()}
-        since = {name: seen.silent_since for name, seen in observed.devices.items()}
-        since |= {name: seen.silent_since for name, seen in ranks.items()}
+        ranks = {rank_name(*key): process for key, process in observed.ranks.items()}
+        since = {name: process.silent_since for name, process in observed.devices.items()}
+        since |= {name: process.silent_since for name, process in ranks.items()}
         now = {name: when for name, when in since.items() if when is not None}
         for name in sorted(now.keys() ^ self.silent.keys()):
             job, _, rank = name.rpartition("/")
@@ -130,7 +130,7 @@ class Processes:
             else:
                 place, who, pid = f"Device/{name}", "its proxy", self.proxies.get(name, 0)
             if name in now:
-                text = silence(who, now[name], pid)
+                text = unresponsive(who, now[name], pid)
                 self.journal.event(place, "DoesNotAnswer", text, "Warning")
             elif name in since:
                 self.journal.event(place, "AnswersAgain", f"{who} answers again")

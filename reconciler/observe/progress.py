@@ -25,16 +25,16 @@ class Progress:
     def note(self, transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
         """The same transfers, with `stuck` set. Call with each observation."""
         now = time.monotonic()
-        self._since = {job: self._still(job, seen, now) for job, seen in transfers.items()}
+        self._since = {job: self._still(job, transfer, now) for job, transfer in transfers.items()}
         return {
-            job: replace(seen, stuck=seen.lives and now - since > self.patience_s)
-            for job, (seen, since) in self._since.items()
+            job: replace(transfer, stuck=transfer.lives and now - since > self.patience_s)
+            for job, (transfer, since) in self._since.items()
         }
 
     def ended(self, job: str) -> None:
         """Start counting from zero: the job's transfer is started again."""
         self._since.pop(job, None)
 
-    def _still(self, job: str, seen: Transfer, now: float) -> tuple[Transfer, float]:
+    def _still(self, job: str, transfer: Transfer, now: float) -> tuple[Transfer, float]:
         before = self._since.get(job)
-        return before if before and before[0] == seen else (seen, now)
+        return before if before and before[0] == transfer else (transfer, now)

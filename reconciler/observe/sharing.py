@@ -40,24 +40,24 @@ REASONS = {  # of condition `Overhead`: by the largest part of it, with advice
 def serving(record: Record, observed: Observed) -> Iterator[tuple[ObservedDevice, JobOnDevice]]:
     """The devices that serve the job's last epoch, with each device's report on the job."""
     for name in sorted(record.holds()):
-        seen = observed.devices.get(name)
-        there = seen.job(record.name) if seen else None
-        if seen and there and there.epoch == record.epoch:
-            yield seen, there
+        device = observed.devices.get(name)
+        report = device.job(record.name) if device else None
+        if device and report and report.epoch == record.epoch:
+            yield device, report
 
 
 def shared_counts(record: Record, observed: Observed) -> Json | None:
     """`sharing` of docs/status.md: counted since the ranks began. None: no device reports it, for
     example while the job rests."""
     devices = list(serving(record, observed))
-    ranks = [rank.counters for _, there in devices for rank in there.ranks]
+    ranks = [rank.counters for _, report in devices for rank in report.ranks]
     if record.step == "ended":
         ranks = list(record.counters.values())
     if not ranks:
         return None
-    on = {seen.shares for seen, _ in devices} - {None}
-    shared = sum(there.shared for _, there in devices)
-    measured = any(there.guard and there.guard.measured for _, there in devices)
+    on = {device.shares for device, _ in devices} - {None}
+    shared = sum(report.shared for _, report in devices)
+    measured = any(report.guard and report.guard.measured for _, report in devices)
     return {
         "on": any(on) if on else None,
         "guard": "validated" if measured else "sets",
@@ -70,7 +70,7 @@ def shared_counts(record: Record, observed: Observed) -> Json | None:
 
 def guard(record: Record, observed: Observed) -> Json | None:
     """`guard` of docs/status.md. None: nothing is compared."""
-    shown = [there.guard for _, there in serving(record, observed) if there.guard]
+    shown = [report.guard for _, report in serving(record, observed) if report.guard]
     if not shown:
         return None
     return {
@@ -84,7 +84,7 @@ def guard(record: Record, observed: Observed) -> Json | None:
 
 def overhead(record: Record, observed: Observed) -> Json | None:
     """`overhead` of docs/status.md. None: no device reports it."""
-    spent = [there.spent for _, there in serving(record, observed) if there.spent.seconds]
+    spent = [report.spent for _, report in serving(record, observed) if report.spent.seconds]
     if not spent:
         return None
     seconds = sum(each.seconds for each in spent)
@@ -98,15 +98,15 @@ def overhead(record: Record, observed: Observed) -> Json | None:
 def too_much(record: Record, observed: Observed) -> Condition | None:
     """A condition if the devices spend too much of their time on other things than the job's
     work."""
-    found = overhead(record, observed)
-    if found is None or found["seconds"] < STARTUP_S:
+    shares = overhead(record, observed)
+    if shares is None or shares["seconds"] < STARTUP_S:
         return None
-    total = sum(found[name] for name in REASONS)
+    total = sum(shares[name] for name in REASONS)
     if total <= OVERHEAD_MAX:
         return None
-    most = max(REASONS, key=lambda name: found[name])
+    most = max(REASONS, key=lambda name: shares[name])
     reason, advice = REASONS[most]
-    parts = ", ".join(f"{found[name]:.0%} {name}" for name in REASONS)
+    parts = ", ".join(f"{shares[name]:.0%} {name}" for name in REASONS)
     message = (
         f"{total:.0%} of its devices' time since it was placed was not spent "
         f"on its work ({parts}): {advice}"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rankfold.reconciler.model.observed import Observed, ObservedRank, RankOnDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.observe.sharing import serving
-from rankfold.reconciler.wording import some, some_ranks
+from rankfold.reconciler.wording import first_few, some_ranks
 
 WAITS_S = 60.0  # before it is reported: long for a step, far shorter than programs' watchdogs
 STOPPED_S = 3.0  # for a rank: a program may stop a process of its own and continue it
@@ -26,21 +26,21 @@ def waiting(
     """The condition `Waiting` of a job that is on devices, or whose checkpoint is uploaded or
     fetched. `processes`: the launchers of its ranks."""
     served = list(serving(record, observed))
-    there = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
-    attached = [each for each in there if each.state == "attached"]
+    ranks = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
+    attached = [each for each in ranks if each.state == "attached"]
     moves = {each.rank for each in attached if each.quiet_s < STOPPED_S}
     stopped = [each for rank, each in processes.items() if each.stopped and rank not in moves]
     if served and stopped:
         return Condition("Waiting", "True", "RankStopped", _stopped(stopped))
-    if (seen := observed.transfers.get(record.name)) is not None and seen.stopped:
-        return Condition("Waiting", "True", "TransferStopped", _stopped_transfer(seen.stopped))
+    if (transfer := observed.transfers.get(record.name)) is not None and transfer.stopped:
+        return Condition("Waiting", "True", "TransferStopped", _stopped_transfer(transfer.stopped))
     if not attached or any(each.quiet_s < WAITS_S for each in attached):
         return None
     held = [each.rank for each in attached if each.at == "others"]
     if held and len(held) == len(record.placement):
         return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
     if held:
-        others = [each for each in there if each.rank not in held]
+        others = [each for each in ranks if each.rank not in held]
         return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
     if runs := [each.rank for each in attached if each.at == "device"]:
         return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
@@ -71,9 +71,9 @@ _CODE = (
 _TURN = "a turn on the device, or for memory there: see the logs of the devices"
 
 
-def _stopped(found: Sequence[ObservedRank]) -> str:
-    who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
-    return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets them continue"
+def _stopped(ranks: Sequence[ObservedRank]) -> str:
+    processes = [f"{first_few(each.stopped)} of rank {each.rank}" for each in ranks]
+    return f"stopped by a signal: {first_few(processes)}; `kill -CONT PID` lets them continue"
 
 
 def _stopped_transfer(pid: int) -> str:
@@ -90,10 +90,12 @@ def _for_ranks(
     for each in rest:
         process = processes.get(each.rank)
         pid = f" (pid {process.pid})" if process and process.pid else ""
-        at = each.at if each.state == "attached" else each.state
-        others.setdefault(at, []).append(f"rank {each.rank}{pid}")
+        state = each.at if each.state == "attached" else each.state
+        others.setdefault(state, []).append(f"rank {each.rank}{pid}")
     others_wait = [
-        f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE
+        f"{_WHERE[state]}: {first_few(who)}"
+        for state, who in sorted(others.items())
+        if state in _WHERE
     ]
     have = "has" if len(held) == 1 else "have"
     text = (

@@ -99,14 +99,14 @@ def _orphaned(layout: Layout, listeners: Iterable[_Listener]) -> Iterable[str]:
         return
     shown = ", ".join(_named(each) for each in orphans)
     pids = " ".join(str(each.pid) for each in orphans)
-    what = (
+    reason = (
         "does not exist"
         if not layout.state.exists()
         else "is not the directory they were started for"
     )
     yield (
         f"processes of a fleet are running whose state directory was removed ({layout.state} "
-        f"{what}), and no reconciler manages them: {shown}; `kill -9 "
+        f"{reason}), and no reconciler manages them: {shown}; `kill -9 "
         f"{pids}` kills them and their ranks"
     )
 

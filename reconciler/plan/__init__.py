@@ -69,13 +69,13 @@ def plan(
     converged = frozenset(steps.converged - in_flight)
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)
     waiting = allocation.degraded | allocation.waiting
-    found = {
+    conditions_of = {
         name: conditions(index, name, waiting, converged, allocation.reasons)
         for name in desired.jobs
     }
     return Plan(
         tuple(actions),
-        found,
+        conditions_of,
         allocation.targets,
         converged,
         frozenset(steps.degraded - in_flight),

@@ -20,7 +20,7 @@ from rankfold.reconciler.model.states import ON_DEVICES
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
 from rankfold.reconciler.plan.placement import assign
-from rankfold.reconciler.wording import count, some
+from rankfold.reconciler.wording import count, first_few
 
 
 class Allocation:
@@ -75,21 +75,21 @@ class Allocation:
 
     def _jobs(self) -> list[policy.Job]:
         """The jobs that want devices, and those that end but may need host memory still."""
-        found: list[policy.Job] = []
+        jobs: list[policy.Job] = []
         for name in self.index.order:
             job, record = self.index.desired.jobs.get(name), self.index.records[name]
             need = recorded_need(record)
             if job is None or record.step == "ended" or record.ending or job.cancelled:
                 if need:
-                    found.append(policy.Job(name, 0, 0, 0.0, wants="end", need=need))
+                    jobs.append(policy.Job(name, 0, 0, 0.0, wants="end", need=need))
                 continue
             wants: policy.Wants = "devices"
             if job.suspended:
                 wants = "none"
             elif name in self.index.silent:
                 wants = "nothing"
-            found.append(self._wish(job, record, wants, need))
-        return found
+            jobs.append(self._wish(job, record, wants, need))
+        return jobs
 
     def _wish(self, job: Job, record: Record, wants: policy.Wants, need: int) -> policy.Job:
         """A job as the policy sees it."""
@@ -133,9 +133,9 @@ class Allocation:
         """Positions of a group's devices that may be given to any job."""
         names = self.index.names
         return tuple(
-            at
-            for at in group.positions
-            if self.index.is_as_described(names[at]) and self.index.is_free(names[at])
+            position
+            for position in group.positions
+            if self.index.is_as_described(names[position]) and self.index.is_free(names[position])
         )
 
     def _most_to_come(self, group: Group) -> int:
@@ -144,7 +144,7 @@ class Allocation:
         person acts."""
         return sum(
             1
-            for name in (self.index.names[at] for at in group.positions)
+            for name in (self.index.names[position] for position in group.positions)
             if name not in self._unreachable
             and name not in self.index.observed.failing
             and not self.index.hangs(name)
@@ -154,7 +154,7 @@ class Allocation:
         """Bad devices of a group that no job holds. A bad device that a job still holds is not
         included before the job has released it."""
         failing = self.index.observed.failing
-        names = (self.index.names[at] for at in (group.positions if failing else ()))
+        names = (self.index.names[position] for position in (group.positions if failing else ()))
         return [n for n in names if n in failing and n not in self.index.held]
 
     @functools.cached_property
@@ -171,7 +171,7 @@ class Allocation:
         elif decision.devices == ():
             self._aim(job, record, ())
         elif decision.devices is not None:
-            names = tuple(self.index.names[at] for at in decision.devices)
+            names = tuple(self.index.names[position] for position in decision.devices)
             self._aim(job, record, assign(job.world_size, names))
         if decision.cause:
             self.purposes[job.name] = f"{job.tier}/{decision.cause}"
@@ -203,17 +203,17 @@ class Allocation:
 
     def _bad_for(self, job: Job, record: Record) -> list[str]:
         """Bad devices that a job could use if they worked."""
-        return [name for at in self.groups.of_one_kind(job, record) for name in self._bad[at]]
+        return [name for group in self.groups.of_one_kind(job, record) for name in self._bad[group]]
 
     @functools.cached_property
     def _down(self) -> str:
         """Names of devices that are not up yet, for the message of each waiting job."""
-        return some([device for device in self.index.devices if not self.index.is_up(device)])
+        return first_few([device for device in self.index.devices if not self.index.is_up(device)])
 
     def _why_bad(self, bad: list[str]) -> str:
         last = f" ({words})" if (words := self.index.observed.failing[bad[0]]) else ""
         ends = "its proxy exits whenever it is" if len(bad) == 1 else "their proxies exit whenever"
-        return f"{some(bad)} went bad: {ends} started{last}"
+        return f"{first_few(bad)} went bad: {ends} started{last}"
 
     def _degraded_condition(self, there: int, job: Job, bad: list[str]) -> Condition:
         message = (

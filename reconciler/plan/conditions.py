@@ -10,7 +10,7 @@ from rankfold.reconciler.model.recorded import RESTARTING, Condition, Record
 from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.observe import stalls as waits
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.wording import count, named
+from rankfold.reconciler.wording import count, restore_source
 
 OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/alarm.c)
 NO_LONGER_SHARED = "; its ranks no longer share anything"
@@ -26,32 +26,32 @@ def conditions(
     """waiting: why jobs do not have what they request; converged: jobs that are as desired;
     reasons: why the policy changes their devices."""
     job, record = index.desired.jobs[name], index.records[name]
-    found = [_ready(job, record, name in converged)]
+    result = [_ready(job, record, name in converged)]
     if name in index.silent:
-        found.append(index.silent[name])
+        result.append(index.silent[name])
     elif record.error:
         kind = "Stalled" if record.error_permanent else "Progressing"
-        found.append(Condition(kind, "True", "ActionFailed", record.error))
+        result.append(Condition(kind, "True", "ActionFailed", record.error))
     elif name in waiting and record.step != "ended":
-        found.append(waiting[name])
+        result.append(waiting[name])
     elif name not in converged:
         why = f"{reasons[name]}; " if name in reasons else ""
-        found.append(Condition("Progressing", "True", "Converging", f"{why}step: {record.step}"))
+        result.append(Condition("Progressing", "True", "Converging", f"{why}step: {record.step}"))
     if record.alarms:
-        found += _alarms(record)
+        result += _alarms(record)
     if record.races:
-        found.append(_races(record))
+        result.append(_races(record))
     if record.restart_cost:
-        found.append(Condition("Restarted", "True", "WentBack", record.restart_cost))
+        result.append(Condition("Restarted", "True", "WentBack", record.restart_cost))
     if record.file_problems:
-        found.append(Condition("FilesDiffer", "True", "NotAsSaved", record.file_problems))
+        result.append(Condition("FilesDiffer", "True", "NotAsSaved", record.file_problems))
     if record.step != "ended":
-        found += _unsaved(index, job, record)
+        result += _unsaved(index, job, record)
     if index.holds[name] or name in index.observed.transfers:  # others are most of a large fleet
-        found += _of_its_work(index, record)
+        result += _of_its_work(index, record)
     if record.step != "ended":
-        found += _by_hand_or_file(job)
-    return tuple(found)
+        result += _by_hand_or_file(job)
+    return tuple(result)
 
 
 def _of_its_work(index: Index, record: Record) -> list[Condition]:
@@ -63,7 +63,7 @@ def _of_its_work(index: Index, record: Record) -> list[Condition]:
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
     """Conditions with the reasons why a job cannot be saved or restored."""
     if (restore := record.restore) is not None and (why := delayed(index.observed, record)):
-        message = f"{named(restore.id)}: {why}; it will be retried"
+        message = f"{restore_source(restore.id)}: {why}; it will be retried"
         return [Condition("Progressing", "True", "RestoreFailed", message)]
     if why := delayed(index.observed, record):
         message = f"{why}; it will be retried"
@@ -82,35 +82,37 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
 
 def delayed(observed: Observed, record: Record) -> str:
     """Why the upload or fetch of a job's checkpoint was started again; empty: it makes progress."""
-    save, restore, seen = record.save, record.restore, observed.transfers.get(record.name)
+    save, restore, transfer = record.save, record.restore, observed.transfers.get(record.name)
     if restore is not None:
-        done, before = (seen.bytes if seen else 0), restore.error
+        bytes_done, last_error = (transfer.bytes if transfer else 0), restore.error
     elif save is not None and save.stage == "uploading":
-        done, before = (seen.stored if seen else 0), save.error
+        bytes_done, last_error = (transfer.stored if transfer else 0), save.error
     else:
         return ""
-    if seen is not None and seen.lives and done:
+    if transfer is not None and transfer.lives and bytes_done:
         return ""
-    return (seen.error if seen is not None else "") or before
+    return (transfer.error if transfer is not None else "") or last_error
 
 
 def _by_hand_or_file(job: Job) -> list[Condition]:
-    found = []
+    result = []
     if job.suspended:
         why = "its file was removed" if job.orphaned else "spec.suspend is true"
-        found.append(Condition("Suspended", "True", "Orphaned" if job.orphaned else "Desired", why))
+        result.append(
+            Condition("Suspended", "True", "Orphaned" if job.orphaned else "Desired", why)
+        )
     if job.orphaned:
         message = "its file was removed: the job is suspended; put the file back, or cancel the job"
-        found.append(Condition("Orphaned", "True", "FileRemoved", message))
+        result.append(Condition("Orphaned", "True", "FileRemoved", message))
     if job.drifted:
         message = "changed by hand, until the object changes in its source"
-        found.append(Condition("Drifted", "True", "Override", message))
-    return found
+        result.append(Condition("Drifted", "True", "Override", message))
+    return result
 
 
-def _first(found: tuple[str, ...]) -> str:
-    more = len(found) - 1
-    return found[0] + (f" (and {more} more: see its events)" if more else "")
+def _first(messages: tuple[str, ...]) -> str:
+    more = len(messages) - 1
+    return messages[0] + (f" (and {more} more: see its events)" if more else "")
 
 
 def _races(record: Record) -> Condition:
@@ -122,9 +124,9 @@ def _alarms(record: Record) -> list[Condition]:
     results should not be trusted."""
     opaque = tuple(text for text in record.alarms if text.startswith(OPAQUE))
     others = tuple(text for text in record.alarms if not text.startswith(OPAQUE))
-    found = []
+    result = []
     if opaque:
-        found.append(
+        result.append(
             Condition("OpaqueCode", "True", "EffectsDiffer", _first(opaque) + NO_LONGER_SHARED)
         )
     if others:
@@ -133,8 +135,8 @@ def _alarms(record: Record) -> list[Condition]:
             "faulty, opaque code did not do the same for all ranks, or rankfold has a defect"
         )
         message = _first(others) + NO_LONGER_SHARED + cause
-        found.append(Condition("Alarm", "True", "ContentsDiffer", message))
-    return found
+        result.append(Condition("Alarm", "True", "ContentsDiffer", message))
+    return result
 
 
 def _ready(job: Job, record: Record, converged: bool) -> Condition:

@@ -47,8 +47,8 @@ def find_ending(index: Index, job: Job | None, record: Record, now: float) -> En
 
 def _never_ran(index: Index, record: Record, failed: Ending) -> bool:
     """Whether it failed because its command cannot be started, which would fail again."""
-    seen = None if failed.rank is None else index.ranks(record.name).get(failed.rank)
-    return bool(seen and seen.error and seen.exit_status in (126, 127))
+    observed = None if failed.rank is None else index.ranks(record.name).get(failed.rank)
+    return bool(observed and observed.error and observed.exit_status in (126, 127))
 
 
 def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
@@ -64,8 +64,8 @@ def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
 
 def _ranks_ended(index: Index, record: Record, world_size: int, now: float) -> Ending | None:
     ranks = index.ranks(record.name)
-    seen = [ranks.get(r) for r in range(world_size)]
-    for rank, each in enumerate(seen):
+    observed = [ranks.get(r) for r in range(world_size)]
+    for rank, each in enumerate(observed):
         if each is None and record.step != "started":
             message = f"the launcher of rank {rank} was killed: it exited without a report"
             return Ending("Failed", "LauncherLost", message, now)
@@ -73,7 +73,7 @@ def _ranks_ended(index: Index, record: Record, world_size: int, now: float) -> E
             message = rank_failure(rank, each.exit_status, each.error)
             message = "; ".join([message, *still_running({rank: each.killed})])
             return Ending("Failed", "RankFailed", message, now, rank)
-    ended_ranks = [each for each in seen if each is not None and each.state == "exited"]
+    ended_ranks = [each for each in observed if each is not None and each.state == "exited"]
     if len(ended_ranks) == world_size:
         left = still_running({each.rank: each.killed for each in ended_ranks})
         message = "; ".join([f"{count(world_size, 'rank')} exited with 0", *left])
@@ -88,16 +88,16 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
     for device in dict.fromkeys(record.placement):
         if device in record.detached:
             continue
-        seen = index.seen(device)
-        if seen is not None and not seen.ready:
+        observed = index.observed_device(device)
+        if observed is not None and not observed.ready:
             continue  # it holds its lock: it starts, or is too busy to answer
-        there = index.on_devices(record.name).get(device)
-        if there and there.epoch == record.epoch and there.state == "failed":
-            text = f"{device}: {there.reason}"
+        report = index.on_devices(record.name).get(device)
+        if report and report.epoch == record.epoch and report.state == "failed":
+            text = f"{device}: {report.reason}"
             reported = reported or Ending("Failed", "DeviceReported", text, now)
             continue
         served_by = record.proxies.get(device)
-        gone = seen is None or (served_by is not None and seen.pid != served_by)
+        gone = observed is None or (served_by is not None and observed.pid != served_by)
         if gone or (record.step == "placed" and index.state(device, record) == "lost"):
             ranks = some_ranks([r for r, d in enumerate(record.placement) if d == device])
             message = f"the proxy of {device} exited; the device memory of {ranks} is lost"
@@ -120,19 +120,19 @@ def release(
         return [End(record.name, unwanted)]
     actions: list[Action] = []
     holding = index.not_answering(record)
-    for name, there in sorted(index.on_devices(record.name).items(), key=lambda each: each[0]):
-        if index.is_up(name) and there.state != "saved":
+    for name, report in sorted(index.on_devices(record.name).items(), key=lambda each: each[0]):
+        if index.is_up(name) and report.state != "saved":
             holding.append(name)
-            actions.append(Discard(record.name, there.epoch, name))
+            actions.append(Discard(record.name, report.epoch, name))
     ranks = [
-        (rank, seen.state)
-        for rank, seen in sorted(index.ranks(record.name).items())
-        if seen.state != "exited"
+        (rank, observed.state)
+        for rank, observed in sorted(index.ranks(record.name).items())
+        if observed.state != "exited"
     ]
     live = tuple(rank for rank, state in ranks if state == "running")
-    still = tuple(rank for rank, state in ranks if state in ("frozen", "empty"))
-    if still:  # frozen and empty ranks get no signal
-        actions.append(Vacate(record.name, still))
+    without_signals = tuple(rank for rank, state in ranks if state in ("frozen", "empty"))
+    if without_signals:  # frozen and empty ranks get no signal
+        actions.append(Vacate(record.name, without_signals))
     elif live:
         late = not 0 <= now - ending.since <= KILL_AFTER_S  # or the clock was set back
         signum = signal.SIGKILL if late else signal.SIGTERM

@@ -13,7 +13,7 @@ from rankfold.reconciler.model.desired import Desired, Device, Job
 from rankfold.reconciler.model.fitting import may_use
 from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice, ObservedRank
 from rankfold.reconciler.model.recorded import Condition, Record
-from rankfold.reconciler.wording import silence
+from rankfold.reconciler.wording import unresponsive
 
 LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings
 HOLDING = ("joining", "running", "stopping", "cut", "failed")  # job states that occupy a device
@@ -48,12 +48,12 @@ class Index:
         self.order = sorted(self.records, key=self._age)
         self.devices: dict[str, Device] = desired.devices()
         self.names = list(self.devices)  # position → device, as in `Groups`
-        self.position = {name: at for at, name in enumerate(self.names)}
+        self.position = {name: position for position, name in enumerate(self.names)}
         self.holds = {name: record.holds() for name, record in self.records.items()}
         self.held = frozenset(device for held in self.holds.values() for device in held)
         self._there: dict[str, dict[str, JobOnDevice]] = {}  # job → device → its report on the job
-        for name, seen in observed.devices.items():
-            for there in seen.jobs:
+        for name, observed_device in observed.devices.items():
+            for there in observed_device.jobs:
                 self._there.setdefault(there.job, {}).setdefault(name, there)
         self._ranks: dict[str, dict[int, ObservedRank]] = {}
         for (job, rank), each in observed.ranks.items():
@@ -73,39 +73,39 @@ class Index:
 
     # ---- devices
 
-    def seen(self, device: str) -> ObservedDevice | None:
+    def observed_device(self, device: str) -> ObservedDevice | None:
         return self.observed.devices.get(device)
 
     def is_up(self, device: str) -> bool:
         """Whether a device's proxy answers."""
-        seen = self.seen(device)
-        return seen is not None and seen.ready
+        observed = self.observed_device(device)
+        return observed is not None and observed.ready
 
     def hangs(self, device: str) -> bool:
-        seen = self.seen(device)
-        return seen is not None and seen.silent_since is not None
+        observed = self.observed_device(device)
+        return observed is not None and observed.silent_since is not None
 
     def is_free(self, device: str) -> bool:
         """Seen free: the proxy answers and reports no job that occupies it, no record has a job
         there, and no action on the device is in flight."""
-        seen = self.seen(device)
-        if seen is None or not seen.ready or device in self.in_flight:
+        observed = self.observed_device(device)
+        if observed is None or not observed.ready or device in self.in_flight:
             return False
-        return not any(j.state in HOLDING for j in seen.jobs) and device not in self.held
+        return not any(j.state in HOLDING for j in observed.jobs) and device not in self.held
 
     def is_as_described(self, device: str) -> bool:
         """Whether a device is in a pool, its proxy answers, it works, and it is as its pool
         describes it. False for a device whose proxy is to be restarted before the next job."""
-        wanted, seen = self.devices.get(device), self.seen(device)
-        if wanted is None or seen is None or not seen.ready or seen.lost:
+        wanted, observed = self.devices.get(device), self.observed_device(device)
+        if wanted is None or observed is None or not observed.ready or observed.lost:
             return False
-        return not differs(wanted, seen) and not self.is_worn(device)
+        return not differs(wanted, observed) and not self.is_worn(device)
 
     def is_worn(self, device: str) -> bool:
         """Whether a device has loaded too much code, which no proxy unloads, and is in no job's
         placement: a job in the middle of a move may return to it."""
-        seen = self.seen(device)
-        if seen is None or seen.loaded < LOADED_MAX:
+        observed = self.observed_device(device)
+        if observed is None or observed.loaded < LOADED_MAX:
             return False
         return all(device not in record.placement for record in self.records.values())
 
@@ -121,8 +121,8 @@ class Index:
 
     def state(self, device: str, record: Record) -> str:
         """The state of the job on a device in the recorded epoch; "lost" if it is not there."""
-        there = self.on_devices(record.name).get(device) if self.is_up(device) else None
-        return there.state if there and there.epoch == record.epoch else "lost"
+        report = self.on_devices(record.name).get(device) if self.is_up(device) else None
+        return report.state if report and report.epoch == record.epoch else "lost"
 
     def ranks(self, job: str) -> Mapping[int, ObservedRank]:
         return self._ranks.get(job, {})
@@ -133,33 +133,35 @@ class Index:
 
     def not_answering(self, record: Record) -> list[str]:
         """Devices that serve a job, or may, whose proxies live but have not answered this time."""
-        seen = ((name, self.seen(name)) for name in sorted(self.holds[record.name]))
-        return [name for name, each in seen if each is not None and not each.ready]
+        observed = ((name, self.observed_device(name)) for name in sorted(self.holds[record.name]))
+        return [name for name, each in observed if each is not None and not each.ready]
 
     def _silent(self, record: Record) -> Condition | None:
         """A condition if no request can be sent to a job: a proxy or launcher is unresponsive."""
         message = ""
         for name in reversed(self.not_answering(record)):
-            seen_there = self.observed.devices[name]
-            if since := seen_there.silent_since:
-                pid = seen_there.pid or record.proxies.get(name, 0)
-                message = silence(f"the proxy of {name}", since, pid)
+            observed = self.observed.devices[name]
+            if since := observed.silent_since:
+                pid = observed.pid or record.proxies.get(name, 0)
+                message = unresponsive(f"the proxy of {name}", since, pid)
         if record.fixed is not None and record.step != "ended" and not message:
             ranks = self.ranks(record.name)
             for rank in range(record.fixed.world_size):
-                seen = ranks.get(rank)
-                if seen and seen.silent_since and not message:
-                    message = silence(
-                        f"the launcher of rank {rank}", seen.silent_since, seen.launcher
+                observed_rank = ranks.get(rank)
+                if observed_rank and observed_rank.silent_since and not message:
+                    message = unresponsive(
+                        f"the launcher of rank {rank}",
+                        observed_rank.silent_since,
+                        observed_rank.launcher,
                     )
         return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
 
-def differs(device: Device, seen: ObservedDevice) -> bool:
+def differs(device: Device, observed: ObservedDevice) -> bool:
     """Whether a device is not as its pool describes it."""
     return (device.type, device.memory, device.cc, device.speed) != (
-        seen.type,
-        seen.memory,
-        seen.cc,
-        seen.speed,
+        observed.type,
+        observed.memory,
+        observed.cc,
+        observed.speed,
     )

@@ -17,29 +17,29 @@ def tend(index: Index) -> tuple[list[Action], bool]:
     actions: list[Action] = []
     ready = True
     for name, device in index.devices.items():
-        seen = index.seen(name)
-        if seen is None:
+        observed = index.observed_device(name)
+        if observed is None:
             actions.append(StartProxy(device))
             ready = False
-        elif not seen.ready:
+        elif not observed.ready:
             ready = False
-        elif seen.lost or differs(device, seen):
+        elif observed.lost or differs(device, observed):
             ready = False
             if index.is_free(name):
-                why = f"it was lost: {seen.lost}" if seen.lost else OTHER
+                why = f"it was lost: {observed.lost}" if observed.lost else OTHER
                 actions.append(StopProxy(name, why))
         elif index.is_worn(name):
             ready = False
             if index.is_free(name):
-                why = f"it is restarted, since it has loaded {count(seen.loaded, 'kernel')}"
+                why = f"it is restarted, since it has loaded {count(observed.loaded, 'kernel')}"
                 actions.append(StopProxy(name, why))
-    for name, seen in index.observed.devices.items():
-        for there in seen.jobs:
+    for name, observed in index.observed.devices.items():
+        for there in observed.jobs:
             if there.state != "saved" and _is_unknown(index, there.job):
                 actions.append(Discard(there.job, there.epoch, name))
         if name not in index.devices:
             ready = False
-            if seen.ready and index.is_free(name):
+            if observed.ready and index.is_free(name):
                 actions.append(StopProxy(name, "no pool contains it any longer"))
     return actions, ready
 

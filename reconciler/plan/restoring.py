@@ -12,7 +12,7 @@ from rankfold.reconciler.model import recorded
 from rankfold.reconciler.model.recorded import NODE, Ending, Record
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.saving import taken_over, waited
-from rankfold.reconciler.wording import named
+from rankfold.reconciler.wording import restore_source
 
 
 def vacating(index: Index, record: Record) -> Action:
@@ -29,21 +29,21 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
         return restoring(index, record, now) if waited(tries, tried_at, now) else None
     if restore is None:  # an upload must have ended, or failed, before
         return None if record.save else Fetch(name, record.saves + 1, record.stored)
-    seen = index.observed.transfers.get(name)
-    if seen is None or seen.number != restore.number:
+    transfer = index.observed.transfers.get(name)
+    if transfer is None or transfer.number != restore.number:
         return None
-    if seen.lives:
-        return Fetch(name, restore.number, restore.id, stuck=True) if seen.stuck else None
-    if over := taken_over(record, seen, now):
+    if transfer.lives:
+        return Fetch(name, restore.number, restore.id, stuck=True) if transfer.stuck else None
+    if over := taken_over(record, transfer, now):
         return End(name, over)
-    if seen.state == "failed" and not seen.retry:
-        return _skip(record, restore.id, seen.error, now)
-    at_once = seen.state == "done" and not restore.error
+    if transfer.state == "failed" and not transfer.retry:
+        return _skip(record, restore.id, transfer.error, now)
+    at_once = transfer.state == "done" and not restore.error
     if not at_once and not waited(restore.tries, restore.tried_at, now):
         return None
     return (
         restoring(index, record, now)
-        if seen.state == "done"
+        if transfer.state == "done"
         else Fetch(name, restore.number, restore.id)
     )
 
@@ -71,7 +71,7 @@ def restoring(index: Index, record: Record, now: float) -> Action | None:
 def living(index: Index, record: Record) -> tuple[int, ...]:
     """Ranks that have a launcher."""
     ranks = sorted(index.ranks(record.name).items())
-    return tuple(rank for rank, seen in ranks if seen.state != "exited")
+    return tuple(rank for rank, observed in ranks if observed.state != "exited")
 
 
 def newest(record: Record, without: tuple[str, ...]) -> str:
@@ -84,5 +84,5 @@ def _skip(record: Record, id: str, why: str, now: float) -> Action:
     older = newest(record, without=(*record.unusable, id))
     if older:
         return Rest(record.name, older, unusable=id, error=why)
-    text = f"{named(id)} cannot be restored, and there is no other checkpoint: {why}"
+    text = f"{restore_source(id)} cannot be restored, and there is no other checkpoint: {why}"
     return End(record.name, Ending("Failed", "NoCheckpoint", text, now))

@@ -46,8 +46,12 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
         return ""
     if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:
         return "interval"
-    done = steps(index, record)  # fewer than at the last save: it was restored
-    if job.save_every_steps and done and not 0 <= done - record.saved_steps < job.save_every_steps:
+    steps_done = steps(index, record)  # fewer than at the last save: it was restored
+    if (
+        job.save_every_steps
+        and steps_done
+        and not 0 <= steps_done - record.saved_steps < job.save_every_steps
+    ):
         return "steps"
     return ""
 
@@ -172,39 +176,44 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
 
     rests: the job waits for it, to rest in the store.
     """
-    save, seen = record.save, index.observed.transfers.get(record.name)
-    if save is None or save.stage != "uploading" or seen is None or seen.number != save.number:
+    save, transfer = record.save, index.observed.transfers.get(record.name)
+    if (
+        save is None
+        or save.stage != "uploading"
+        or transfer is None
+        or transfer.number != save.number
+    ):
         return None
-    again = Upload(record.name, save.number, keep)
-    if subject(again) in index.in_flight:  # its process does not exist yet
+    action = Upload(record.name, save.number, keep)
+    if subject(action) in index.in_flight:  # its process does not exist yet
         return None
-    if seen.lives and seen.stuck:
+    if transfer.lives and transfer.stuck:
         if save.tries < TRIES or rests:
             return Upload(record.name, save.number, keep, stuck=True)
         why = f"its upload is stuck repeatedly: {save.error}"
         return Conclude(record.name, save.number, error=why)
-    if seen.lives:
+    if transfer.lives:
         return None
-    if seen.state == "done":
-        checkpoint = Checkpoint(seen.id, save.at, seen.bytes, save.cut)
+    if transfer.state == "done":
+        checkpoint = Checkpoint(transfer.id, save.at, transfer.bytes, save.cut)
         rest = rests and save.why == "rest" and _unchanged_since_save(index, record)
         return Conclude(record.name, save.number, checkpoint, keep=keep, rest=rest)
-    if record.holds() and (ending := taken_over(record, seen, now)):
+    if record.holds() and (ending := taken_over(record, transfer, now)):
         return End(record.name, ending)
-    failed = seen.state == "failed" and not seen.retry
+    failed = transfer.state == "failed" and not transfer.retry
     if failed or (save.tries >= TRIES and not rests):
-        why = seen.error or save.error or "its upload process exits repeatedly"
+        why = transfer.error or save.error or "its upload process exits repeatedly"
         return Conclude(record.name, save.number, error=why)
-    return again if waited(save.tries, save.tried_at, now) else None
+    return action if waited(save.tries, save.tried_at, now) else None
 
 
-def taken_over(record: Record, seen: Transfer, now: float) -> Ending | None:
+def taken_over(record: Record, transfer: Transfer, now: float) -> Ending | None:
     """The end of a job that the store refused because another owner has taken it over: a second
     copy of its ranks must not run. A job that this owner never had in the store is only not
     saved."""
-    if not record.known or seen.state != "failed" or seen.code != "old-incarnation":
+    if not record.known or transfer.state != "failed" or transfer.code != "old-incarnation":
         return None
-    return Ending("Failed", "TakenOver", seen.error, now)
+    return Ending("Failed", "TakenOver", transfer.error, now)
 
 
 def _unchanged_since_save(index: Index, record: Record) -> bool:

@@ -128,14 +128,14 @@ class Steps:
         if record.step == "new":
             return None
         old = {
-            rank: seen.state
-            for rank, seen in sorted(self.index.ranks(record.name).items())
-            if seen.incarnation != record.incarnation
+            rank: observed.state
+            for rank, observed in sorted(self.index.ranks(record.name).items())
+            if observed.incarnation != record.incarnation
         }
         if running := tuple(rank for rank, state in old.items() if state == "running"):
             return Signal(record.name, running, int(signal.SIGKILL))
-        still = tuple(rank for rank, state in old.items() if state in ("frozen", "empty"))
-        return Vacate(record.name, still) if still else None
+        without_signals = tuple(rank for rank, state in old.items() if state in ("frozen", "empty"))
+        return Vacate(record.name, without_signals) if without_signals else None
 
     def _rest(self, job: Job, record: Record) -> None:
         """The next step of a job that is to rest and holds no device: it rests in memory, or is
@@ -229,7 +229,7 @@ class Steps:
 
     def _frozen(self, name: str) -> tuple[int, ...]:
         ranks = sorted(self.index.ranks(name).items())
-        return tuple(rank for rank, seen in ranks if seen.state == "frozen")
+        return tuple(rank for rank, observed in ranks if observed.state == "frozen")
 
     def _detach(self, job: Job, record: Record, target: Target) -> Detach:
         devices = tuple(d for d in dict.fromkeys(record.placement) if d not in record.detached)

@@ -56,18 +56,18 @@ def elided(names: Sequence[str], limit: int) -> dict[str, str]:
     """Shorten names to at most `limit` characters, each different from the others. The middle of a
     long name is cut out; for names that would become equal, another part is. Names that no single
     cut keeps different stay whole."""
-    found = {name: name for name in names if len(name) <= limit}
+    shown = {name: name for name in names if len(name) <= limit}
     groups: dict[str, list[str]] = {}
     for name in names:
-        if name not in found:
+        if name not in shown:
             groups.setdefault(_cut(name, limit, limit // 2), []).append(name)
     heads = sorted(range(limit), key=lambda head: abs(head - limit // 2))
     for group in groups.values():
-        taken = set(found.values())
+        taken = set(shown.values())
         cuts = [{name: _cut(name, limit, head) for name in group} for head in heads]
         fit = (each for each in cuts if _all_differ(each, taken))
-        found.update(next(fit, {name: name for name in group}))
-    return {name: found[name] for name in names}
+        shown.update(next(fit, {name: name for name in group}))
+    return {name: shown[name] for name in names}
 
 
 def _cut(name: str, limit: int, head: int) -> str:

@@ -19,7 +19,7 @@ from rankfold.reconciler.wording import count
 SHOWN_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 
 
-def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
+def plan_json(differences: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
     shown = {
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
@@ -35,7 +35,7 @@ def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) ->
                 "fields": [{"field": f, "from": a, "to": b} for f, a, b in d.fields],
                 "note": d.note,
             }
-            for d in found
+            for d in differences
         ],
         "placements": {
             name: {str(r): device for r, device in enumerate(target)}
@@ -68,9 +68,9 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         )
     for name, conditions in data["conditions"].items():
         for condition in conditions:
-            what = SHOWN_IN_PLANS.get(condition["type"], "will wait")
+            meaning = SHOWN_IN_PLANS.get(condition["type"], "will wait")
             sign = "- " if markdown else "! "
-            lines.append(f"{sign}Job/{name} {what}: {condition['message']}")
+            lines.append(f"{sign}Job/{name} {meaning}: {condition['message']}")
     if not data["changes"]:
         lines.insert(0, "Nothing to change.")
     disturbed = sum(1 for each in data["changes"] if each["disturbs"])

@@ -90,8 +90,8 @@ def _sockets(state: Path) -> Finding:
 
 
 def _git() -> Finding:
-    found = shutil.which("git")
-    return Finding("git", bool(found), found or "not found: `watch --git` needs it", needed=False)
+    path = shutil.which("git")
+    return Finding("git", bool(path), path or "not found: `watch --git` needs it", needed=False)
 
 
 # For namespaces of pids and of mounts: root may lack the capability.

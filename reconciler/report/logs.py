@@ -37,14 +37,14 @@ class Follower:
 
     def pump(self) -> None:
         """Print what was written since the last call."""
-        self._look()
+        self._reopen_folder()
         for stream in self._streams:
             if self._folder >= 0:
                 stream.pump(self._folder)
         sys.stdout.buffer.flush()
         sys.stderr.buffer.flush()
 
-    def _look(self) -> None:
+    def _reopen_folder(self) -> None:
         """Check whether the path still refers to the same folder; if not, print the new one's
         logs."""
         try:
@@ -112,7 +112,7 @@ class _Stream:
         try:
             with open(_opened(folder, f"rank-{self.rank}.{self.kind}"), "rb") as stream:
                 status = os.fstat(stream.fileno())
-                self._look(folder, status)
+                self._detect_replaced(folder, status)
                 self._size = status.st_size
                 stream.seek(self.at)
                 while data := stream.read(READ_BYTES):
@@ -123,7 +123,7 @@ class _Stream:
             if self._file is not None:
                 self.start_over()
 
-    def _look(self, folder: int, status: os.stat_result) -> None:
+    def _detect_replaced(self, folder: int, status: os.stat_result) -> None:
         """Start over if the file was replaced, or is shorter although no restore has cut it."""
         file = status.st_dev, status.st_ino
         if not self._look_for_cut(folder) and status.st_size > self._size:

@@ -53,16 +53,16 @@ class Snapshot(Struct, frozen=True, dict=True):
     changes: tuple[Change, ...]
     meta: Json
     layout: Layout
-    reconciler: liveness.Seen = liveness.NONE
+    reconciler: liveness.Liveness = liveness.NONE
     trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
 
     @functools.cached_property
     def changes_of(self) -> Mapping[str, list[Change]]:
         """The changes of each job that has some."""
-        found: dict[str, list[Change]] = defaultdict(list)
+        changes: dict[str, list[Change]] = defaultdict(list)
         for each in self.changes:
-            found[each.job].append(each)
-        return dict(found)
+            changes[each.job].append(each)
+        return dict(changes)
 
     @functools.cached_property
     def planned_ends(self) -> Mapping[str, Ending]:
@@ -72,19 +72,19 @@ class Snapshot(Struct, frozen=True, dict=True):
     @functools.cached_property
     def ranks_on(self) -> Mapping[str, list[str]]:
         """The ranks, as JOB/RANK, that are placed on each device."""
-        found: dict[str, list[str]] = defaultdict(list)
+        ranks: dict[str, list[str]] = defaultdict(list)
         for name, record in self.records.items():
             held = record.holds()
             for rank, device in enumerate(record.placement):
                 if device in held:
-                    found[device].append(f"{name}/{rank}")
-        return dict(found)
+                    ranks[device].append(f"{name}/{rank}")
+        return dict(ranks)
 
 
 def snapshot(state: Path) -> Snapshot:
     """Observe the fleet now. Raises JournalError."""
     layout = Layout(state)
-    reconciler = liveness.Looking(layout)  # unresponsive processes are waited for concurrently
+    reconciler = liveness.BackgroundQuery(layout)  # while the others are queried
     snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
     if database(state).exists():
         snap = _journalled(state, layout)
@@ -94,8 +94,8 @@ def snapshot(state: Path) -> Snapshot:
 
 def _queried(snap: Snapshot) -> set[Path]:
     """Sockets of the processes that `observe` has found."""
-    found = {snap.layout.proxy_socket(name) for name in snap.observed.devices}
-    return found | {snap.layout.launcher_socket(*key) for key in snap.observed.ranks}
+    sockets = {snap.layout.proxy_socket(name) for name in snap.observed.devices}
+    return sockets | {snap.layout.launcher_socket(*key) for key in snap.observed.ranks}
 
 
 def _journalled(state: Path, layout: Layout) -> Snapshot:

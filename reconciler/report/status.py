@@ -30,7 +30,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe import restarts, sharing
 from rankfold.reconciler.report.snapshot import Snapshot
-from rankfold.reconciler.wording import silence, some, time_of_day
+from rankfold.reconciler.wording import first_few, time_of_day, unresponsive
 
 FORMAT_VERSION = 1
 FULL_BYTES = 1 << 20  # the journal's log takes some hundred kilobytes
@@ -69,7 +69,7 @@ def reconciler_of(snap: Snapshot) -> Json:
 
 
 def reconciler_status(
-    seen: liveness.Seen,
+    reconciler: liveness.Liveness,
     objects: Iterable[Object],
     records: Mapping[str, Record],
     meta: Json,
@@ -81,16 +81,16 @@ def reconciler_status(
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
     unwatched = meta.get("unwatched") or {}
     followed = meta.get("watching") or unwatched.get("source")
-    if seen.answers:
-        parts = [seen.note, wrong, _unwatched(unwatched) if unwatched else ""]
+    if reconciler.answers:
+        parts = [reconciler.note, wrong, _unwatched(unwatched) if unwatched else ""]
         return {"running": True, "message": "\n".join(filter(None, parts))}
     lacking = []
     if live:
-        lacking.append(f"nothing manages {some(live)}")
+        lacking.append(f"nothing manages {first_few(live)}")
     if followed:
         lacking.append(f"nothing follows {followed}")
-    if seen.runs:
-        return {"running": False, "message": "; ".join([seen.trouble, *lacking])}
+    if reconciler.runs:
+        return {"running": False, "message": "; ".join([reconciler.trouble, *lacking])}
     if not lacking:
         return {"running": False, "message": wrong}
     way_out = "`rankfold watch` or `rankfold apply` starts one"
@@ -98,9 +98,9 @@ def reconciler_status(
     return {"running": False, "message": f"{message}\n{wrong}" if wrong else message}
 
 
-def _unwatched(found: Json) -> str:
+def _unwatched(problem: Json) -> str:
     return (
-        f"nothing has followed {found['source']} since {time_of_day(found['since'])}: its "
+        f"nothing has followed {problem['source']} since {time_of_day(problem['since'])}: its "
         "`rankfold watch` exited; changes there have no effect until it is started again"
     )
 
@@ -164,8 +164,8 @@ def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
     if ending is None or ending.reason == "Cancelled":
         return []
     lacks = "the one that runs is unresponsive" if snap.reconciler.runs else "none runs"
-    what = "restart it" if ending.phase == RESTARTING else "record how it ended"
-    message = f"{ending.message}; a reconciler has to {what}, and {lacks}"
+    next_step = "restart it" if ending.phase == RESTARTING else "record how it ended"
+    message = f"{ending.message}; a reconciler has to {next_step}, and {lacks}"
     return [Condition("Stalled", "True", "Interrupted", message)]
 
 
@@ -229,29 +229,29 @@ def _unchecked(snap: Snapshot, each: Object) -> list[Condition]:
 
 def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:
     """One rank: its process, and the counters of the proxy that serves it."""
-    seen = snap.observed.ranks.get((record.name, rank))
+    observed = snap.observed.ranks.get((record.name, rank))
     device = record.placement[rank] if record.holds() and rank < len(record.placement) else None
-    found: Json = {
+    status: Json = {
         "rank": rank,
         "device": device,
-        "pid": seen.pid if seen else None,
-        "state": seen.state if seen else ("exited" if record.step == "ended" else "none"),
-        "exitStatus": seen.exit_status if seen else None,
+        "pid": observed.pid if observed else None,
+        "state": observed.state if observed else ("exited" if record.step == "ended" else "none"),
+        "exitStatus": observed.exit_status if observed else None,
     }
     if record.step == "ended":
-        found["exitStatus"] = record.exits[rank] if rank < len(record.exits) else None
-        found["counters"] = dict(record.counters.get(str(rank), {}))
-    there = snap.observed.devices.get(device) if device else None
-    on_device = there.job(record.name) if there else None
+        status["exitStatus"] = record.exits[rank] if rank < len(record.exits) else None
+        status["counters"] = dict(record.counters.get(str(rank), {}))
+    observed_device = snap.observed.devices.get(device) if device else None
+    on_device = observed_device.job(record.name) if observed_device else None
     for counted in on_device.ranks if on_device else ():
         if counted.rank == rank:
-            found["counters"] = dict(counted.counters)
-            found["onDevice"] = counted.state
+            status["counters"] = dict(counted.counters)
+            status["onDevice"] = counted.state
             if counted.at:
-                found["at"], found["quietSeconds"] = counted.at, round(counted.quiet_s)
+                status["at"], status["quietSeconds"] = counted.at, round(counted.quiet_s)
             if counted.error:
-                found["error"] = counted.error
-    return found
+                status["error"] = counted.error
+    return status
 
 
 def change_status(change: Change) -> Json:
@@ -271,50 +271,52 @@ def devices_status(snap: Snapshot) -> list[Json]:
     for each in snap.objects:
         if not isinstance(each.spec, Job):
             desired.update({d.name: d for d in each.spec.devices})
-    found = []
+    entries = []
     for name in [*desired, *(n for n in snap.observed.devices if n not in desired)]:
-        device, seen = desired.get(name), snap.observed.devices.get(name)
-        ready = seen is not None and seen.ready
+        device, observed = desired.get(name), snap.observed.devices.get(name)
+        ready = observed is not None and observed.ready
         ending = not ready and name in (snap.meta.get("told_to_end") or ())
         entry: Json = {
             "name": name,
-            "type": device.type if device else (seen.type if seen else ""),
-            "memory": seen.memory if seen and ready else (device.memory if device else 0),
-            "used": seen.used if seen else 0,
+            "type": device.type if device else (observed.type if observed else ""),
+            "memory": observed.memory if observed and ready else (device.memory if device else 0),
+            "used": observed.used if observed else 0,
             "ranks": snap.ranks_on.get(name, []),
-            "state": _device_state(seen, device is not None, ending),
-            "swap": seen.swap if seen else 0,
-            "shares": seen.shares if seen else None,
-            "counters": dict(seen.counters) if seen else {},
-            "kernels": dict(seen.kernels) if seen else {},
+            "state": _device_state(observed, device is not None, ending),
+            "swap": observed.swap if observed else 0,
+            "shares": observed.shares if observed else None,
+            "counters": dict(observed.counters) if observed else {},
+            "kernels": dict(observed.kernels) if observed else {},
         }
-        if message := _device_message(snap, name, seen, ending):
+        if message := _device_message(snap, name, observed, ending):
             entry["message"] = message
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
-def _device_message(snap: Snapshot, name: str, seen: ObservedDevice | None, ending: bool) -> str:
+def _device_message(
+    snap: Snapshot, name: str, observed: ObservedDevice | None, ending: bool
+) -> str:
     """Why a device is not `Ready`, or what prevents jobs from leaving it."""
     pid = (snap.meta.get("proxies") or {}).get(name, 0)
-    if ending and (seen is None or seen.silent_since is None):
+    if ending and (observed is None or observed.silent_since is None):
         return ""
-    if seen is not None and seen.silent_since is not None:
-        return silence("its proxy", seen.silent_since, seen.pid or pid)
-    if seen is not None and seen.ready:
-        return seen.lost or seen.trouble
+    if observed is not None and observed.silent_since is not None:
+        return unresponsive("its proxy", observed.silent_since, observed.pid or pid)
+    if observed is not None and observed.ready:
+        return observed.lost or observed.trouble
     words = last_lines(snap.layout.proxy_file(name, ".log"), 1)
-    if seen is None and pid:
+    if observed is None and pid:
         return f"its proxy (process {pid}) exited; last line of its log: {words}"
     return words
 
 
-def _device_state(seen: ObservedDevice | None, desired: bool, ending: bool) -> str:
+def _device_state(observed: ObservedDevice | None, desired: bool, ending: bool) -> str:
     """ending: the reconciler requested its proxy to end, and started none since."""
-    if seen is None:
+    if observed is None:
         return "Stopped" if ending else "Down"
-    if seen.silent_since is not None:
+    if observed.silent_since is not None:
         return "Down"
     if ending or not desired:
         return "Stopping"
-    return "Ready" if seen.ready else "Starting"
+    return "Ready" if observed.ready else "Starting"

@@ -99,42 +99,43 @@ def _settings_lines(settings: Json) -> list[str]:
     ]
 
 
-def _sharing_lines(done: Json | None) -> list[str]:
-    if done is None:
+def _sharing_lines(counts: Json | None) -> list[str]:
+    if counts is None:
         return []
     shown = {"chunksShared", *sharing.REPORTED.values()} - {"chunksPrepared"}
-    if not any(done[name] for name in shown):
-        return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
+    if not any(counts[name] for name in shown):
+        return ["sharing:      off" if counts["on"] is False else "sharing:      nothing"]
     return [
-        f"sharing:      {count(done['chunksShared'], 'chunk')} shared by several ranks; "
-        f"{count(done['operationsSquashed'], 'operation')} squashed; "
-        f"{count(done['copiesOnWrite'], 'chunk')} copied before a write, "
-        f"{done['copiesUnforeseen']} unforeseen; {size(done['bytesNotSwapped'])} not swapped in; "
-        f"{count(done['chunksPrepared'], 'chunk')} prefetched",
-        f"              the reads and writes of kernels are known {_KNOWN_FROM[done['guard']]}",
+        f"sharing:      {count(counts['chunksShared'], 'chunk')} shared by several ranks; "
+        f"{count(counts['operationsSquashed'], 'operation')} squashed; "
+        f"{count(counts['copiesOnWrite'], 'chunk')} copied before a write, "
+        f"{counts['copiesUnforeseen']} unforeseen; "
+        f"{size(counts['bytesNotSwapped'])} not swapped in; "
+        f"{count(counts['chunksPrepared'], 'chunk')} prefetched",
+        f"              the reads and writes of kernels are known {_KNOWN_FROM[counts['guard']]}",
     ]
 
 
 _KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
 
 
-def _cross_check_lines(found: Json | None) -> list[str]:
-    if found is None:
+def _cross_check_lines(counts: Json | None) -> list[str]:
+    if counts is None:
         return []
-    parts = count(found["compared"], "part")
+    parts = count(counts["compared"], "part")
     lines = [
-        f"cross-check:  every {count(found['every'], 'collective')} what should be equal is "
+        f"cross-check:  every {count(counts['every'], 'collective')} what should be equal is "
         f"compared: {parts} of buffers since it was placed"
     ]
-    if found["unwatched"]:
+    if counts["unwatched"]:
         lines.append(
-            f"              not for {count(found['unwatched'], 'rank')}: a kernel was still "
+            f"              not for {count(counts['unwatched'], 'rank')}: a kernel was still "
             "running after a second, twice; tried again when the job moves"
         )
-    if found["measured"]:
+    if counts["measured"]:
         lines.append(
-            f"              opaque code: measured {count(found['measured'], 'time')}, "
-            f"{count(found['alike'], 'kernel')} trusted to do the same for all ranks"
+            f"              opaque code: measured {count(counts['measured'], 'time')}, "
+            f"{count(counts['alike'], 'kernel')} trusted to do the same for all ranks"
         )
     return lines
 

@@ -24,13 +24,13 @@ def usage_of(records: Mapping[str, Record], now: float) -> Json:
 
 
 def _rows(record: Record, now: float) -> list[Json]:
-    found = record.usage_so_far(now)
+    seconds_of = record.usage_so_far(now)
     # A journal of an earlier version has only the sum.
-    rest = record.used_so_far(now) - sum(found.values())
+    rest = record.used_so_far(now) - sum(seconds_of.values())
     if rest > 1e-3:
-        found[UNKNOWN_USE] = found.get(UNKNOWN_USE, 0.0) + rest
+        seconds_of[UNKNOWN_USE] = seconds_of.get(UNKNOWN_USE, 0.0) + rest
     rows = []
-    for key, seconds in sorted(found.items()):
+    for key, seconds in sorted(seconds_of.items()):
         tier, _, cause = key.partition("/")
         row = (record.name, tier, cause, round(seconds, 3))
         rows.append(dict(zip(HEAD, row, strict=True)))
@@ -38,10 +38,10 @@ def _rows(record: Record, now: float) -> list[Json]:
 
 
 def _sums(rows: Iterable[Json], by: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for row in rows:
-        found[row[by]] = found.get(row[by], 0.0) + row["deviceSeconds"]
-    return {key: round(found[key], 3) for key in sorted(found)}
+        sums[row[by]] = sums.get(row[by], 0.0) + row["deviceSeconds"]
+    return {key: round(sums[key], 3) for key in sorted(sums)}
 
 
 def csv_of(usage: Json) -> str:

@@ -35,29 +35,31 @@ class Commit:
 
     def files(self) -> list[Found]:
         """All files of desired state, ordered by name."""
-        found = []
+        files_found = []
         for path, below in self._named():
             try:
                 leads_to = self._resolve(path)
             except Outside as error:
-                found.append((below, "", _outside(error)))
+                files_found.append((below, "", _outside(error)))
                 continue
             if leads_to is not None and self._kind(leads_to) == FILE:
-                found.append((below, leads_to, ""))
-        data = _blobs(self.git, {self._entries[path].object for _, path, _ in found if path})
-        return [self._found(below, leads_to, problem, data) for below, leads_to, problem in found]
+                files_found.append((below, leads_to, ""))
+        data = _blobs(self.git, {self._entries[path].object for _, path, _ in files_found if path})
+        return [
+            self._found(below, leads_to, problem, data) for below, leads_to, problem in files_found
+        ]
 
     def _named(self) -> list[tuple[str, str]]:
         """Each file that counts: its path in the repository, and its path below `self.path`."""
         try:
-            at = self._resolve(self.path)
+            resolved = self._resolve(self.path)
         except Outside:
-            at = None
-        if at is None:
+            resolved = None
+        if resolved is None:
             return []
-        if self._kind(at) == FILE:
-            return [(at, "")]
-        before = f"{at}/" if at else ""
+        if self._kind(resolved) == FILE:
+            return [(resolved, "")]
+        before = f"{resolved}/" if resolved else ""
         below = [(each, each[len(before) :]) for each in self._entries if each.startswith(before)]
         return sorted(
             (path, name)
@@ -70,8 +72,8 @@ class Commit:
         name, folder, root = legible.name(whole), None, None
         if self.top is not None:
             folder = str((Path(self.top) / leads_to).parent)
-            at = Path(self.top) / self.path
-            root = str(at if below else at.parent)
+            path = Path(self.top) / self.path
+            root = str(path if below else path.parent)
         content = data[self._entries[leads_to].object] if leads_to else b""
         is_utf8 = legible.is_utf8(whole)
         return Found(name, content, problem, folder, root, name, None, is_utf8)
@@ -119,14 +121,14 @@ def _outside(error: Outside) -> str:
 
 def _listed(git: Git, commit: str) -> dict[str, _Entry]:
     """All entries of the commit's tree and its subtrees, by path."""
-    found = {}
+    listed = {}
     for line in git("ls-tree", "-r", "-t", "-z", "--full-tree", commit).split(b"\0"):
         about, tab, name = line.partition(b"\t")
         if tab:
             mode, _, number = about.split()
             kind = _KINDS.get(mode[:3], NOTHING)
-            found[name.decode(errors="surrogateescape")] = _Entry(kind, number.decode())
-    return found
+            listed[name.decode(errors="surrogateescape")] = _Entry(kind, number.decode())
+    return listed
 
 
 def _blobs(git: Git, objects: Iterable[str]) -> dict[str, bytes]:
@@ -140,11 +142,11 @@ def _blobs(git: Git, objects: Iterable[str]) -> dict[str, bytes]:
     if missing := [line[0].decode() for line in lines if not line[-1].isdigit()]:
         raise GitError(f"object {missing[0]} is missing")
     sizes = {line[0].decode(): int(line[-1]) for line in lines}
-    found = {each: bytes(BYTES_MAX + 1) for each in wanted if sizes[each] > BYTES_MAX}
-    wanted = [each for each in wanted if each not in found]
-    output, at = git("cat-file", "--batch", given="".join(f"{each}\n" for each in wanted)), 0
+    contents = {each: bytes(BYTES_MAX + 1) for each in wanted if sizes[each] > BYTES_MAX}
+    wanted = [each for each in wanted if each not in contents]
+    output, offset = git("cat-file", "--batch", given="".join(f"{each}\n" for each in wanted)), 0
     for each in wanted:
-        at = output.index(b"\n", at) + 1
-        found[each] = output[at : at + sizes[each]]
-        at += sizes[each] + 1
-    return found
+        offset = output.index(b"\n", offset) + 1
+        contents[each] = output[offset : offset + sizes[each]]
+        offset += sizes[each] + 1
+    return contents

@@ -115,7 +115,9 @@ class Files:
         self._place = place
         due = self._read_events() | self._links  # the targets of links are not watched
         if self.blind:
-            self._stale |= {path for path, seen in self._folders.items() if _differs(path, seen)}
+            self._stale |= {
+                path for path, folder in self._folders.items() if _differs(path, folder)
+            }
         listed = bool(self._stale)
         while self._stale:
             due |= self._list(self._stale.pop())
@@ -166,11 +168,11 @@ class Files:
         try:
             info = os.stat(path)
             with os.scandir(path) as entries:
-                found = [entry for entry in entries if self._note(now, entry)]
+                noted = [entry for entry in entries if self._note(now, entry)]
         except (FileNotFoundError, NotADirectoryError):
             if path == self._top:
                 raise
-            found, now, info = [], _Folder(), None
+            noted, now, info = [], _Folder(), None
         recent = info is None or abs(time.time_ns() - info.st_mtime_ns) < RECENT_NS
         now.changed_ns = 0 if recent or info is None else info.st_mtime_ns
         if info is not None and not self._reported(info.st_dev):
@@ -179,7 +181,7 @@ class Files:
             self._forget(gone)
         for gone in was.folders - now.folders:
             self._forget_folder(gone)
-        for file in found:  # after that: a file may have the name that a folder had
+        for file in noted:  # after that: a file may have the name that a folder had
             self._follow(file)
         self._folders[path] = now
         self._stale |= now.folders - was.folders
@@ -269,10 +271,10 @@ class Files:
         return was != state
 
 
-def _differs(path: str, seen: _Folder) -> bool:
+def _differs(path: str, folder: _Folder) -> bool:
     """Whether the names in a folder may have changed since it was listed."""
     try:
-        return not seen.changed_ns or os.stat(path).st_mtime_ns != seen.changed_ns
+        return not folder.changed_ns or os.stat(path).st_mtime_ns != folder.changed_ns
     except OSError:
         return True
 

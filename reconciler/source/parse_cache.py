@@ -18,10 +18,10 @@ class ParseCache:
 
     def parse(self, text: str) -> Result:
         """As `yamldoc.parse`. The caller must not change the result, except `checked`."""
-        if (found := self._last.get(text)) is None:
-            found = yamldoc.parse(text, secret=ENV[-1])
-        self._used[text] = found
-        return found
+        if (parsed := self._last.get(text)) is None:
+            parsed = yamldoc.parse(text, secret=ENV[-1])
+        self._used[text] = parsed
+        return parsed
 
     def keep_used(self) -> None:
         """Drop all texts that were not used since the last call. Call when a whole set was read."""

@@ -31,7 +31,7 @@ from rankfold.reconciler.source.git import Git, GitError, is_elsewhere, masked
 from rankfold.reconciler.source.invalid import Fault
 from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.refs import Mirror, branches, full_names, tip
-from rankfold.reconciler.source.trees import named
+from rankfold.reconciler.source.trees import with_links
 
 log = area(__file__)
 
@@ -74,7 +74,7 @@ def identity_of(description: Json) -> str:
     """The name of a source. `description`: as a client sends it, {"dir": absolute path} or {"git":
     repository, "branch": b, "path": p}. It does not depend on a password in the URL."""
     if "dir" in description:
-        return f"directory {named(Path(description['dir']))}"
+        return f"directory {with_links(Path(description['dir']))}"
     path = description.get("path", "").strip("/")
     where = f", path {path}" if path else ""
     return f"git {masked(description['git'])}, branch {description['branch']}{where}"
@@ -196,10 +196,10 @@ class Reader:
             os.eventfd_write(self.wake, 1)
 
 
-def record_fault(what: str, error: Exception) -> None:
+def record_fault(problem: str, error: Exception) -> None:
     """Log where an exception occurred, without its message, which may contain a secret."""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("%s:\n%s%s", what, frames, type(error).__name__)
+    log.error("%s:\n%s%s", problem, frames, type(error).__name__)
 
 
 # ---- a directory -------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class DirectorySource:
     """
 
     def __init__(self, path: Path):
-        self.path = named(path)
+        self.path = with_links(path)
         self._stopped = threading.Event()
         self._check()
         self._signature: object = None
@@ -253,11 +253,11 @@ class DirectorySource:
 
         def read(file: Path, place: Path) -> trees.Found:
             key = (resolved, self._files.state(file))
-            known, found = before.get(file, (None, None))
-            if found is None or key[1] is None or known != key:
-                found = trees.read(file, place)
-            self._contents[file] = (key, found)
-            return found
+            known, cached = before.get(file, (None, None))
+            if cached is None or key[1] is None or known != key:
+                cached = trees.read(file, place)
+            self._contents[file] = (key, cached)
+            return cached
 
         return spec.load_dir(
             self.path, files_at=lambda _: self._files.paths(), read=read, parsed=self._parsed
@@ -355,12 +355,12 @@ class GitSource:
                 self._mirror()
             if not self._opened:
                 self._open()
-            return self._look()
+            return self._poll_refs()
         except GitError as error:
             where = f"cannot fetch {self.url}: " if self.url else ""
             raise SourceError(f"{where}{error}") from error
 
-    def _look(self) -> Revision | None:
+    def _poll_refs(self) -> Revision | None:
         stamp, now = self._refs_stamp(), time.monotonic()
         if stamp == self._stamp and now - self._looked_at < RECHECK_S:
             return None

@@ -23,7 +23,7 @@ from rankfold.reconciler.node.environment import change_in_words, changed_names
 from rankfold.reconciler.node.environment import names as names_of
 from rankfold.reconciler.source.invalid import Fault
 from rankfold.reconciler.source.spec import File, Loaded
-from rankfold.reconciler.wording import count, devices_wanted, size, some
+from rankfold.reconciler.wording import count, devices_wanted, first_few, size
 
 
 def revision_faults(
@@ -73,7 +73,7 @@ def store_faults(loaded: Loaded, now: Desired, records: Mapping[str, Record]) ->
     if not live or loaded.desired.checkpoint_store == now.checkpoint_store:
         return []
     was = now.checkpoint_store or "the state directory"
-    reason = f"cannot change: {some(sorted(live))} has checkpoints in {was}. Cancel it first"
+    reason = f"cannot change: {first_few(sorted(live))} has checkpoints in {was}. Cancel it first"
     return [loaded.policy_fault("spec.checkpointStore", reason)]
 
 
@@ -134,11 +134,11 @@ def _losses(
     for each in objects:
         if each.source is not None and not each.removed:
             came.setdefault(each.origin.file, []).append(each)
-    found = {}
+    losses = {}
     for name, file in loaded.files.items():
         if had := sorted(came.get(file.path, ()), key=lambda each: each.origin.line):
-            found[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
-    return found
+            losses[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
+    return losses
 
 
 def _listed(objects: Iterable[Object]) -> str:
@@ -162,25 +162,25 @@ class Difference:
 def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> list[Difference]:
     """The changes to the desired state if `new` is accepted, and which of them stop a running
     job."""
-    found: list[Difference] = []
+    result: list[Difference] = []
     for name, pool in new.pools.items():
         if name not in old.pools:
-            found.append(
+            result.append(
                 Difference(f"Pool/{name}", "create", note=count(len(pool.devices), "device"))
             )
         elif old.pools[name] != pool:
             fields = _pool_changed(old.pools[name], pool)
-            found.append(Difference(f"Pool/{name}", "update", fields))
-    found += [Difference(f"Pool/{name}", "remove") for name in old.pools if name not in new.pools]
+            result.append(Difference(f"Pool/{name}", "update", fields))
+    result += [Difference(f"Pool/{name}", "remove") for name in old.pools if name not in new.pools]
     if old.checkpoint_store != new.checkpoint_store:
         urls = (old.checkpoint_store or "default", new.checkpoint_store or "default")
-        found.append(Difference("Policy", "update", (("spec.checkpointStore", *urls),)))
+        result.append(Difference("Policy", "update", (("spec.checkpointStore", *urls),)))
     if old.growth_delay_s != new.growth_delay_s:
         seconds = (f"{old.growth_delay_s:g}s", f"{new.growth_delay_s:g}s")
-        found.append(Difference("Policy", "update", (("spec.growthDelay", *seconds),)))
+        result.append(Difference("Policy", "update", (("spec.growthDelay", *seconds),)))
     for name, job in new.jobs.items():
         if name not in old.jobs:
-            found.append(
+            result.append(
                 Difference(
                     f"Job/{name}",
                     "create",
@@ -189,27 +189,27 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
                 )
             )
         elif not job.orphaned and (fields := _changed(old.jobs[name], job)):
-            found.append(_job_difference(job, fields, records.get(name, Record(name))))
+            result.append(_job_difference(job, fields, records.get(name, Record(name))))
     for name, job in old.jobs.items():
-        gone = name not in new.jobs or new.jobs[name].orphaned
-        if gone and not job.orphaned:
+        is_removed = name not in new.jobs or new.jobs[name].orphaned
+        if is_removed and not job.orphaned:
             live = records.get(name, Record(name)).step not in ("new", "ended")
             note = "its job is suspended (Orphaned)" if live else "it does not run"
-            found.append(Difference(f"Job/{name}", "remove", disturbs=live, note=note))
-    return found
+            result.append(Difference(f"Job/{name}", "remove", disturbs=live, note=note))
+    return result
 
 
 def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
     """The number of devices, if that changes, and the fields that differ."""
     more = len(old.devices) != len(new.devices)
-    found: list[tuple[str, Any, Any]] = []
+    changes: list[tuple[str, Any, Any]] = []
     if more:
-        found.append(("spec.devices", len(old.devices), len(new.devices)))
+        changes.append(("spec.devices", len(old.devices), len(new.devices)))
     for attribute, label in _OF_DEVICES.items():
         was, now = ([_shown(getattr(d, attribute)) for d in p.devices] for p in (old, new))
         if (set(was) != set(now)) if more else (was != now):
-            found.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
-    return tuple(found)
+            changes.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
+    return tuple(changes)
 
 
 _OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
@@ -221,7 +221,7 @@ def _shown(value: object) -> str:
 
 def _runs(values: list[str]) -> str:
     """``1 GiB``, or if values differ, the number of devices with each: ``1 GiB × 2, 2 GiB × 1``"""
-    runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+    runs = [(value, len(list(equal))) for value, equal in itertools.groupby(values)]
     return runs[0][0] if len(runs) == 1 else ", ".join(f"{v} × {n}" for v, n in runs)
 
 
@@ -252,10 +252,10 @@ def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
         for a, label in names.items()
         if a != "gpus_min"
     )
-    found = [(label, was, now) for label, was, now in pairs if was != now]
+    changes = [(label, was, now) for label, was, now in pairs if was != now]
     return tuple(
         (f, names_of(was), changed_names(was, now)) if f == "spec.env" else (f, was, now)
-        for f, was, now in found
+        for f, was, now in changes
     )
 
 

@@ -64,8 +64,8 @@ def walk(
             if key in known:
                 yield from walk(known[key], each, (*path, key))
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        for at, each in enumerate(value):
-            yield from walk(schema["items"], each, (*path, at))
+        for index, each in enumerate(value):
+            yield from walk(schema["items"], each, (*path, index))
 
 
 def default_of(path: yamldoc.Path, rule: Json, document: Json) -> Any:
@@ -101,8 +101,8 @@ def _explain(error: ValidationError, path: yamldoc.Path) -> Iterable[tuple[yamld
     elif error.validator == "required":
         for name in wanted:
             if name not in cast(Json, got):
-                what = rule.get("properties", {}).get(name, {}).get("description", "")
-                yield (*path, name), f"is missing. {what}".strip()
+                description = rule.get("properties", {}).get(name, {}).get("description", "")
+                yield (*path, name), f"is missing. {description}".strip()
     elif error.validator == "additionalProperties":
         known = list(rule.get("properties", {}))
         for name in cast(Json, got):

@@ -160,7 +160,7 @@ def load_dir(
     read: reads a file at or below a place.
     parsed: cache of what was parsed there before.
     """
-    found: list[trees.Found] = []
+    files_read: list[trees.Found] = []
     faults: list[Fault] = []
     for place in places:
         try:
@@ -170,13 +170,13 @@ def load_dir(
             continue
         for file in files:
             try:
-                found.append(read(file, place))
+                files_read.append(read(file, place))
             except OSError as error:
-                found.append(trees.Found(legible.name(file), problem=_unreadable(error)))
+                files_read.append(trees.Found(legible.name(file), problem=_unreadable(error)))
         if not files:
-            what = "holds no *.yaml file" if place.exists() else "does not exist"
-            faults.append(Fault(legible.name(place), 1, "-", what))
-    return load_found(found, faults, parsed=parsed)
+            problem = "holds no *.yaml file" if place.exists() else "does not exist"
+            faults.append(Fault(legible.name(place), 1, "-", problem))
+    return load_found(files_read, faults, parsed=parsed)
 
 
 def yaml_files(place: Path) -> list[Path]:
@@ -190,13 +190,13 @@ def yaml_files(place: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
-    found = []
+    result = []
     for folder, folders, names in os.walk(place, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names):
             if trees.counts(file.name) and file.is_file():
-                found.append(file)
-    return sorted(found)
+                result.append(file)
+    return sorted(result)
 
 
 def load_found(
@@ -235,21 +235,21 @@ def _unreadable(error: OSError) -> str:
     return f"cannot be read: {error.strerror}"
 
 
-def _decoded(found: trees.Found) -> str:
+def _decoded(file: trees.Found) -> str:
     """The text of a file, with ``\n`` as line ends. Raises InvalidInput."""
-    line, reason = 1, found.problem
-    if not found.is_utf8:
-        reason = f"its path {found.path} is not UTF-8: rename it"
-    elif len(found.data) > trees.BYTES_MAX:
+    line, reason = 1, file.problem
+    if not file.is_utf8:
+        reason = f"its path {file.path} is not UTF-8: rename it"
+    elif len(file.data) > trees.BYTES_MAX:
         reason = f"is too large: over {trees.BYTES_MAX >> 20} MiB"
     if not reason:
         try:
-            return found.data.decode().replace("\r\n", "\n").replace("\r", "\n")
+            return file.data.decode().replace("\r\n", "\n").replace("\r", "\n")
         except UnicodeDecodeError as error:
-            line = found.data.count(b"\n", 0, error.start) + 1
-            byte = f"byte 0x{found.data[error.start]:02x}"
+            line = file.data.count(b"\n", 0, error.start) + 1
+            byte = f"byte 0x{file.data[error.start]:02x}"
             reason = f"cannot be read: it is not UTF-8 ({error.reason}, {byte})"
-    raise InvalidInput([Fault(found.name, line, "-", reason)])
+    raise InvalidInput([Fault(file.name, line, "-", reason)])
 
 
 def load_texts(
@@ -353,8 +353,8 @@ class _Reader:
             return self.fault(file, doc, ("kind",), reason)
         if doc.checked is None:
             schema = load_schema(kind)
-            found = [*schema_faults(schema, doc.value), *not_built(schema, doc.value)]
-            doc.checked = [each for each in found if not _touches(each[0], doc.unusable)]
+            faults_found = [*schema_faults(schema, doc.value), *not_built(schema, doc.value)]
+            doc.checked = [each for each in faults_found if not _touches(each[0], doc.unusable)]
         for path, reason in doc.checked:
             self.fault(file, doc, path, reason)
         if doc.unusable or len(self.faults) > before:
@@ -400,8 +400,8 @@ class _Reader:
         groups = doc.value["spec"]["devices"]
         self.device_count += sum(int(group.get("count", 1)) for group in groups)
         if self.device_count > FLEET_DEVICES_MAX:
-            found = count(self.device_count, "device")
-            reason = f"{found} with those before: at most {FLEET_DEVICES_MAX}"
+            listed = count(self.device_count, "device")
+            reason = f"{listed} with those before: at most {FLEET_DEVICES_MAX}"
             self.fault(file, doc, ("spec", "devices"), reason)
             self.broken_pool = True
             return
@@ -445,8 +445,8 @@ class _Reader:
             self._range(file, doc, given)
         for problem in command_faults(spec["command"]):
             self.fault(file, doc, ("spec", "command"), problem)
-        for at, word in enumerate(spec["command"]):
-            self._fits(file, doc, ("spec", "command", at), word, WORD_BYTES_MAX)
+        for index, word in enumerate(spec["command"]):
+            self._fits(file, doc, ("spec", "command", index), word, WORD_BYTES_MAX)
         for key, value in spec.get("env", {}).items():
             word = f"{key}={value}"
             self._fits(file, doc, ("spec", "env", key), word, WORD_BYTES_MAX)

@@ -37,7 +37,7 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") for part in path.split("/"))
 
 
-def named(place: Path) -> Path:
+def with_links(place: Path) -> Path:
     """An absolute path with its links kept, because they may lead elsewhere later."""
     absolute = place.absolute()
     return absolute.resolve() if ".." in absolute.parts else absolute
@@ -52,8 +52,8 @@ def read(file: Path, place: Path) -> Found:
         data,
         "",
         str(file.resolve().parent),
-        str(named(place if place != file else place.parent)),
-        legible.name(named(file)),
+        str(with_links(place if place != file else place.parent)),
+        legible.name(with_links(file)),
         saved_at,
-        legible.is_utf8(f"{named(file)}{file.resolve()}"),
+        legible.is_utf8(f"{with_links(file)}{file.resolve()}"),
     )

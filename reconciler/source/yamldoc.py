@@ -245,14 +245,14 @@ class _Walk:
         if self.count > NODES_MAX or level > LEVELS_MAX:
             raise _too_large(node.line)
 
-    def _check_tag(self, node: _Node, path: Path, what: str, known: tuple[str, ...]) -> bool:
+    def _check_tag(self, node: _Node, path: Path, kind: str, known: tuple[str, ...]) -> bool:
         """Report a tag that would be ignored; return whether there is none."""
         short = node.tag.removeprefix(_YAML_TAG)
         if node.tag in ("", "!") or (short != node.tag and short in known):
             return True
         shown = f" {excerpt(node.tag if short == node.tag else f'!!{short}')}"
         shown = "" if self.secret in path else shown  # it may be a value that begins with !
-        self._unusable(node, path, f"the tag{shown} is not known for {what}; leave it out")
+        self._unusable(node, path, f"the tag{shown} is not known for {kind}; leave it out")
         return False
 
     def _scalar(self, node: _Node, path: Path, text: str) -> Any:

@@ -10,8 +10,8 @@ PLUGINS = "tests/policy/test_plugins.py"
 TABLE: Table = {
     "policy/checking.py": {
         CHECKING: {
-            "given-twice": ("if at in holders:", "if False:"),
-            "not-free": ("if at not in job.own and", "if False and"),
+            "given-twice": ("if position in holders:", "if False:"),
+            "not-free": ("if position not in job.own and", "if False and"),
             "too-many": ("if devices and not least <=", "if False and not least <="),
             "those-without-a-decision-do-not-count": (
                 "if decision is None or decision.stays:\n        return job.own",

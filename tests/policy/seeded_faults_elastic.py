@@ -61,8 +61,8 @@ TABLE: Table = {
         },
         f"{ELASTIC}::test_idle_devices_are_lent_although_a_job_has_a_claim_on_them": {
             "claims-keep-devices-idle": (
-                "if at not in self.claimed or self.claimed[at] > above]",
-                "if at not in self.claimed]",
+                "if group not in self.claimed or self.claimed[group] > above\n",
+                "if group not in self.claimed\n",
             ),
         },
         f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {

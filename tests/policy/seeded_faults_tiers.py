@@ -50,8 +50,8 @@ TABLE: Table = {
         },
         f"{TIERS}::test_the_lowest_tier_is_suspended_first": {
             "first-in-line-is-suspended": (
-                "for place, (_, lender) in enumerate(reversed(found)):",
-                "for place, (_, lender) in enumerate(found):",
+                "for place, (_, lender) in enumerate(reversed(lenders)):",
+                "for place, (_, lender) in enumerate(lenders):",
             ),
         },
         f"{TIERS}::test_the_job_that_is_cheapest_to_stop_is_suspended": {
@@ -67,7 +67,7 @@ TABLE: Table = {
     "simulator/whole.py": {
         f"{EVENTS}::test_a_minimum_run_time_ends_although_no_job_arrives_or_ends": {
             "minimum-run-time-ends-unnoticed": ("(known.job.min_runtime, self", "(0.0, self"),
-            "rounded-down": ("while at - known.got_at < seconds:", "while False:"),
+            "rounded-down": ("while end - known.got_at < seconds:", "while False:"),
         },
         f"{EVENTS}::test_a_job_grows_when_the_growth_delay_is_over": {
             "growth-delay-ends-unnoticed": ("self._growth_delay if elastic else 0.0", "0.0"),
@@ -81,8 +81,8 @@ TABLE: Table = {
     "policy/fifo.py": {
         f"{TIERS}::test_idle_devices_are_used_by_a_job_that_can_be_suspended_again": {
             "claims-hold-against-lower-tiers": (
-                "if at not in self.claimed or self.claimed[at] > above]",
-                "if at not in self.claimed]",
+                "if group not in self.claimed or self.claimed[group] > above\n",
+                "if group not in self.claimed\n",
             ),
         },
         f"{TIERS}::test_a_job_that_would_keep_idle_devices_for_its_minimum_run_time_gets_none": {

@@ -16,7 +16,7 @@ TABLE: Table = {
             "doctor-leaves-its-socket": ("path.unlink(missing_ok=True)", "pass"),
         },
         "tests/reconciler/test_commands.py::test_doctor_misses_git": {
-            "doctor-needs-no-git": ('Finding("git", bool(found),', 'Finding("git", True,'),
+            "doctor-needs-no-git": ('Finding("git", bool(path),', 'Finding("git", True,'),
         },
     },
     "reconciler/commands/run.py": {
@@ -77,7 +77,7 @@ TABLE: Table = {
             "tests/reconciler/test_sharing.py::"
             "test_nothing_is_reported_of_another_epoch_or_while_it_rests"
         ): {
-            "sharing-of-an-earlier-epoch": ("there.epoch == record.epoch", "True"),
+            "sharing-of-an-earlier-epoch": ("report.epoch == record.epoch", "True"),
         },
         "tests/reconciler/test_sharing.py::test_overhead_is_a_share_of_all_its_devices_time": {
             "overhead-of-one-device": (
@@ -89,7 +89,7 @@ TABLE: Table = {
             "tests/reconciler/test_sharing.py::"
             "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"
         ): {
-            "overhead-of-a-beginning": ('found["seconds"] < STARTUP_S', "False"),
+            "overhead-of-a-beginning": ('shares["seconds"] < STARTUP_S', "False"),
             "overhead-that-is-little": ("total <= OVERHEAD_MAX", "False"),
             "overhead-for-another-reason": ("max(REASONS, key=", "min(REASONS, key="),
         },
@@ -137,8 +137,8 @@ TABLE: Table = {
         },
         "tests/reconciler/test_figures.py::test_a_cut_is_a_cut_of_all_devices": {
             "half-a-cut": (
-                "everywhere = bool(seen) and len(seen) == devices_now(record)",
-                "everywhere = bool(seen)",
+                "everywhere = bool(observed_jobs) and len(observed_jobs) == devices_now(record)",
+                "everywhere = bool(observed_jobs)",
             ),
             "other-epochs-count": ("        and there.epoch == record.epoch\n", ""),
         },
@@ -199,7 +199,7 @@ TABLE: Table = {
             "tests/reconciler/test_recovery_actions.py::"
             "test_the_last_checkpoints_are_known_and_a_request_is_answered"
         ): {
-            "checkpoints-without-end": ("found)[-action.keep :]", "found)"),
+            "checkpoints-without-end": ("checkpoint)[-action.keep :]", "checkpoint)"),
         },
     },
     "reconciler/act/transfers.py": {
@@ -366,7 +366,7 @@ TABLE: Table = {
             "test_a_device_that_starts_slowly_or_hangs_is_not_bad"
         ): {
             "slow-is-bad": (
-                "if len(starts) >= BAD_AFTER and name not in there and",
+                "if len(starts) >= BAD_AFTER and name not in observed_devices and",
                 "if len(starts) >= BAD_AFTER and",
             ),
         },

@@ -23,10 +23,16 @@ TABLE: Table = {
             "tests/reconciler/test_plan.py::"
             "test_devices_are_given_away_only_when_they_are_seen_free"
         ): {
-            "saved-is-not-free": ("any(j.state in HOLDING for j in seen.jobs)", "bool(seen.jobs)"),
+            "saved-is-not-free": (
+                "any(j.state in HOLDING for j in observed.jobs)",
+                "bool(observed.jobs)",
+            ),
         },
         "tests/reconciler/test_plan.py::test_a_device_that_still_shows_a_job_is_not_free": {
-            "free-unseen": ("return not any(j.state in HOLDING for j in seen.jobs) and", "return"),
+            "free-unseen": (
+                "return not any(j.state in HOLDING for j in observed.jobs) and",
+                "return",
+            ),
         },
         (
             "tests/reconciler/test_plan.py::"
@@ -84,8 +90,8 @@ TABLE: Table = {
         },
         "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
             "order-matters": (
-                "sorted(found, key=lambda job: (job.created, job.name))",
-                "found",
+                "sorted(all_jobs, key=lambda job: (job.created, job.name))",
+                "line",
             ),
         },
         "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
@@ -97,7 +103,7 @@ TABLE: Table = {
     },
     "policy/free.py": {
         "tests/policy/test_decide.py::test_two_jobs_get_different_devices": {
-            "given-twice": ("del each[: bisect_right(each, found[-1])]", "pass"),
+            "given-twice": ("del each[: bisect_right(each, taken[-1])]", "pass"),
         },
     },
     "policy/srtf.py": {
@@ -243,7 +249,7 @@ TABLE: Table = {
             "test_an_old_copy_of_a_rank_is_ended_before_anything_is_let_go"
         ): {
             "an-old-incarnation-lives-on": (
-                "if seen.incarnation != record.incarnation",
+                "if observed.incarnation != record.incarnation",
                 "if False",
             ),
         },
@@ -327,7 +333,7 @@ TABLE: Table = {
             ),
         },
         "tests/reconciler/test_recovery.py::test_an_upload_that_takes_long_is_not_begun_again": {
-            "two-uploads-at-once": ("    if seen.lives:\n        return None\n", ""),
+            "two-uploads-at-once": ("    if transfer.lives:\n        return None\n", ""),
         },
         (
             "tests/reconciler/test_recovery.py::"

@@ -127,11 +127,11 @@ def test_a_long_lived_job_keeps_its_past_for_a_while(tmp_path: Path) -> None:
     with journal.transaction():
         journal.begin("gpt", 0, "start", {})  # begun, and never done
         journal.begin("other", 0, "start", {})
-        journal.done("other", 0, "start")
+        journal.end_action("other", 0, "start")
         journal.open_change(Change(0, "other", 2, 1, "", 0.5))
         for epoch in range(1, many + 1):
             journal.begin("gpt", epoch, "place", {})
-            journal.done("gpt", epoch, "place")
+            journal.end_action("gpt", epoch, "place")
             journal.open_change(Change(0, "gpt", epoch % 2, (epoch + 1) % 2, f"r{epoch}", 1.5))
     last = range(many - EVENTS_PER_JOB_MAX + 1, many + 1)
     assert {row["epoch"] for row in journal.actions("gpt")} == {*last}

@@ -61,7 +61,7 @@ TABLE: Table = {
     },
     "simulator/formats.py": {
         f"{TRACES}::test_errors_in_a_philly_trace": {
-            "order-not-checked": ("if jobs and found < jobs[-1].arrival:", "if False:"),
+            "order-not-checked": ("if jobs and seconds < jobs[-1].arrival:", "if False:"),
             "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
         },
     },

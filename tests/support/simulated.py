@@ -475,7 +475,7 @@ class Fleet:
     def query_store(self, action: actions.QueryStore) -> None:
         assert all(map(self.works, action.jobs))
         self.questions.append(action.jobs)
-        self.asked = self.asked.again(self.now, not self.store_silent)
+        self.asked = self.asked.repeated(self.now, not self.store_silent)
 
     def look(self, action: actions.Look) -> None:
         job = action.job

@@ -75,7 +75,7 @@ class Tracker:
             self._group.ignore(self._logs)
 
     @property
-    def seen(self) -> bool:
+    def watches(self) -> bool:
         return self._group is not None
 
     def fileno(self) -> int:

@@ -135,7 +135,7 @@ def write(
         dumping = command.dump(about.pid, processes, cgroup)
         try:
             unsaved = undumpable.in_memory(pids)  # while CRIU writes that memory
-            if tracker.seen:
+            if tracker.watches:
                 saving.take(place, tracker.names, opened, Previous(tracker.previous))
             if memory is not None and not in_background:
                 sparse.copy_out(image, place / _IMAGE, [*own_ranges(image), state_range(image)])
