@@ -78,7 +78,7 @@ _FLOWS = {
     Flow.NOTHING: """label bra brx ret exit trap bar barrier membar fence yield regroup meet
         nanosleep setmaxnreg pmevent brkpt prefetch prefetchu applypriority griddepcontrol
         assertfail""",
-    Flow.OPEN: "vprintf malloc free call alloca stacksave stackrestore",
+    Flow.OPEN: "vprintf malloc free call alloca stacksave stackrestore matrices",
 }
 FLOWS = {name: flow for flow, names in _FLOWS.items() for name in names.split()}
 _SECOND = frozenset(name for name in FLOWS if "." in name)

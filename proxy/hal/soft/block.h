@@ -58,7 +58,7 @@ bool soft_run_block(struct launch *, bool give_way);
  * returns the lanes of these sets. */
 uint32_t soft_resolve_warp(const struct launch *, const struct soft_cut *, uint32_t first,
 			   uint32_t at, uint32_t alive);
-/* matrix.c: executes the matrix operation of a warp for its `lanes`. */
+/* matrix.c: executes the matrix operations of a cut for the `lanes` of a warp. */
 void soft_matrix(const struct launch *, const struct soft_cut *, uint32_t first, uint32_t lanes);
 /* Executes a shuffle with constant operands for the first `whole` threads: full warps. */
 void soft_shfl_block(const struct launch *, const struct soft_cut *, uint32_t whole);

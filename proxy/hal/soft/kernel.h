@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 10u
+#define SOFT_KERNEL_ABI 11u
 
 /* Numbers of cuts that every kernel has. */
 #define SOFT_EXIT 0u
@@ -58,13 +58,16 @@ enum soft_cut_kind {
 	SOFT_CUT_ACTIVE,  /* out: mask */
 	SOFT_CUT_ELECT,   /* out: lane, predicate */
 	SOFT_CUT_REGROUP, /* only a block in lockstep stops here */
-	/* The matrix operations of a warp (matrix.c). An operand is the slot of its first word and
-	 * the number of consecutive words; a 64-bit value is two words, the low one first; out[0]
-	 * is the first word of the result. */
-	SOFT_CUT_MMA,  /* in: A, B, C; out: D */
-	SOFT_CUT_TILE, /* in: address, stride, data to store; out: data loaded */
-	SOFT_CUT_ROWS, /* in: address, data to store; out: data loaded */
-	SOFT_CUT_TURN, /* in: a matrix; out: its transpose */
+	SOFT_CUT_MATRIX,  /* matrix operations of a warp, one after another: soft_cut.steps */
+};
+/* A step of SOFT_CUT_MATRIX, in words: its kind, its op, the numbers of words of three operands and
+ * of the result, and the slots of all these words. A 64-bit value is two words, the low one first.
+ */
+enum soft_step {
+	SOFT_STEP_MMA,  /* A, B, C; result: D */
+	SOFT_STEP_TILE, /* address, stride, data to store; result: data loaded */
+	SOFT_STEP_ROWS, /* address, data to store; result: data loaded */
+	SOFT_STEP_TURN, /* a matrix; result: its transpose */
 };
 enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
 enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
@@ -81,7 +84,7 @@ enum soft_redux {
 	SOFT_REDUX_XOR,
 };
 
-/* The op of the matrix operations, written by matrix.py; fields from the low bits up.
+/* The op of a step, written by matrix.py; fields from the low bits up.
  *
  * MMA:  m / 8 (3 bits), n / 8 (3), log2 of k (4), elements of A, B, C, D (4 each), flags (4),
  *       rounding of doubles (2)
@@ -146,6 +149,7 @@ struct soft_cut {
 	struct soft_operand in[4];
 	uint32_t out[2]; /* slots of 32 bits, or SOFT_NO_SLOT */
 	const struct soft_row_value *row_values;
+	const uint32_t *steps; /* of SOFT_CUT_MATRIX: op of them */
 	uint32_t row_value_count, reserved;
 };
 
@@ -193,7 +197,7 @@ _Static_assert(offsetof(struct soft_block, ntid) == 56, "lower.py knows these of
 _Static_assert(offsetof(struct soft_block, stride) == 92, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, grid) == 104, "lower.py knows these offsets");
 _Static_assert(sizeof(struct soft_row_value) == 16, "lower.py writes these");
-_Static_assert(sizeof(struct soft_cut) == 80, "lower.py writes these");
+_Static_assert(sizeof(struct soft_cut) == 88, "lower.py writes these");
 _Static_assert(sizeof(struct hal_function) == 48, "lower.py writes these");
 
 #endif

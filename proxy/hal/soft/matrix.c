@@ -48,13 +48,32 @@ static uint32_t bits_of(uint32_t element)
 
 /* ---- registers --------------------------------------------------------------------------- */
 
-/* Reads the lanes' registers of an operand; its value is their number. Those of other lanes are
- * zero. */
-static void load_registers(const struct launch *launch, const struct soft_operand *in,
-			   uint32_t first, uint32_t lanes, uint32_t (*to)[WARP])
+struct registers { /* of a lane */
+	uint32_t count;
+	const uint32_t *slots;
+};
+struct matrix_step {
+	uint32_t kind, op;
+	struct registers in[3], out;
+};
+
+/* Reads the step at `at`; returns the place of the next one. */
+static const uint32_t *matrix_step_at(const uint32_t *at, struct matrix_step *step)
 {
-	for (uint32_t i = 0; i < in->value; i++) {
-		const uint32_t *have = slot(launch, in->slot + 4 * i) + first;
+	const uint32_t *count = at + 2, *slots = at + 6;
+
+	*step = (struct matrix_step){.kind = at[0], .op = at[1]};
+	for (uint32_t i = 0; i < 4; slots += count[i++])
+		*(i < 3 ? &step->in[i] : &step->out) = (struct registers){count[i], slots};
+	return slots;
+}
+
+/* Reads the lanes' registers of an operand. Those of other lanes are zero. */
+static void load_registers(const struct launch *launch, const struct registers *in, uint32_t first,
+			   uint32_t lanes, uint32_t (*to)[WARP])
+{
+	for (uint32_t i = 0; i < in->count; i++) {
+		const uint32_t *have = slot(launch, in->slots[i]) + first;
 
 		memcpy(to[i], have, sizeof to[i]);
 		for (uint32_t lane = 0; lanes != UINT32_MAX && lane < WARP; lane++)
@@ -62,11 +81,11 @@ static void load_registers(const struct launch *launch, const struct soft_operan
 	}
 }
 
-static void store_registers(const struct launch *launch, uint32_t to, uint32_t count,
+static void store_registers(const struct launch *launch, const struct registers *out,
 			    uint32_t first, uint32_t lanes, uint32_t (*from)[WARP])
 {
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t *there = slot(launch, to + 4 * i) + first;
+	for (uint32_t i = 0; i < out->count; i++) {
+		uint32_t *there = slot(launch, out->slots[i]) + first;
 
 		if (lanes == UINT32_MAX)
 			memcpy(there, from[i], sizeof from[i]);
@@ -277,7 +296,7 @@ static void decode_elements(uint32_t element, const void *image, uint32_t count,
 MULTIPLY(float, 32)
 MULTIPLY(double, 32)
 
-struct mma { /* SOFT_CUT_MMA's op */
+struct mma { /* SOFT_STEP_MMA's op */
 	uint32_t m, n, k, a, b, c, d;
 	bool saturates, ands, column_a, column_b;
 	uint32_t rounding;
@@ -433,22 +452,22 @@ static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WA
 	}
 }
 
-static void multiply_tiles(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
-			   uint32_t lanes)
+static void multiply_tiles(const struct launch *launch, const struct matrix_step *step,
+			   uint32_t first, uint32_t lanes)
 {
 	_Alignas(32) uint8_t image[4][IMAGE_BYTES];
-	struct mma x = mma_of(cut->op);
-	uint32_t bytes_c = bits_of(x.c) / 8, bytes_d = bits_of(x.d) / 8, count;
+	struct mma x = mma_of(step->op);
+	uint32_t bytes_c = bits_of(x.c) / 8, bytes_d = bits_of(x.d) / 8;
 	uint32_t row_a = x.k * bits_of(x.a) / 8, row_b = x.k * bits_of(x.b) / 8;
 	bool wide = x.a == SOFT_F64;
 	words a, b, c;
 
-	load_registers(launch, &cut->in[0], first, lanes, a);
-	load_registers(launch, &cut->in[1], first, lanes, b);
-	load_registers(launch, &cut->in[2], first, lanes, c);
+	load_registers(launch, &step->in[0], first, lanes, a);
+	load_registers(launch, &step->in[1], first, lanes, b);
+	load_registers(launch, &step->in[2], first, lanes, c);
 	if (x.k == 4 && x.a == SOFT_F16) {
 		mma_quads(&x, a, b, c, a);
-		store_registers(launch, cut->out[0], x.d == SOFT_F16 ? 4 : 8, first, lanes, a);
+		store_registers(launch, &step->out, first, lanes, a);
 		return;
 	}
 	multiplicand(a, image[0], x.m, row_a, wide, x.m > ROWS, true);
@@ -464,8 +483,8 @@ static void multiply_tiles(const struct launch *launch, const struct soft_cut *c
 		mma_integer(&x, image[0], image[1], (void *)image[2], (void *)image[3]);
 	else
 		mma_float(&x, image[0], image[1], image[2], image[3]);
-	count = accumulator(a, image[3], x.m, x.n, bytes_d, false);
-	store_registers(launch, cut->out[0], count, first, lanes, a);
+	accumulator(a, image[3], x.m, x.n, bytes_d, false);
+	store_registers(launch, &step->out, first, lanes, a);
 }
 
 /* ---- memory ------------------------------------------------------------------------------ */
@@ -490,7 +509,7 @@ static uint8_t *host_address(const struct launch *launch, uint32_t space, uint64
 	return launch->block.base + offset;
 }
 
-struct tile { /* SOFT_CUT_TILE's op: lines of elements that are contiguous in memory */
+struct tile { /* SOFT_STEP_TILE's op: lines of elements that are contiguous in memory */
 	uint32_t element, rows, row_bytes, lines, line_bytes, words, space;
 	bool sum, paired, transposed,
 		stores; /* transposed: its lines are the columns of the image */
@@ -532,20 +551,20 @@ static uint32_t convert_fragment(const struct tile *x, uint32_t (*lane_words)[WA
 
 /* wmma.load and wmma.store. All lanes give one address and one stride: those of the first one are
  * used. */
-static void move_tile(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+static void move_tile(const struct launch *launch, const struct matrix_step *step, uint32_t first,
 		      uint32_t lanes)
 {
-	struct tile x = tile_of(cut->op);
+	struct tile x = tile_of(step->op);
 	uint32_t lowest = (uint32_t)__builtin_ctz(lanes), bits = bits_of(x.element);
-	uint32_t *low = slot(launch, cut->in[0].slot) + first;
-	uint32_t *high = slot(launch, cut->in[0].slot + 4) + first;
+	uint32_t *low = slot(launch, step->in[0].slots[0]) + first;
+	uint32_t *high = slot(launch, step->in[0].slots[1]) + first;
 	uint64_t addr = low[lowest] | (uint64_t)high[lowest] << 32;
-	uint64_t stride = (uint64_t)slot(launch, cut->in[1].slot)[first + lowest] * bits / 8;
+	uint64_t stride = (uint64_t)slot(launch, step->in[1].slots[0])[first + lowest] * bits / 8;
 	_Alignas(32) uint8_t image[IMAGE_BYTES];
 	words fragment;
 
 	if (x.stores) {
-		load_registers(launch, &cut->in[2], first, lanes, fragment);
+		load_registers(launch, &step->in[2], first, lanes, fragment);
 		convert_fragment(&x, fragment, image, true);
 	}
 	for (uint32_t i = 0; i < x.lines; i++) {
@@ -562,7 +581,7 @@ static void move_tile(const struct launch *launch, const struct soft_cut *cut, u
 
 		for (uint32_t i = count; i < x.words; i++)
 			memcpy(fragment[i], fragment[i % count], sizeof fragment[i]);
-		store_registers(launch, cut->out[0], x.words, first, lanes, fragment);
+		store_registers(launch, &step->out, first, lanes, fragment);
 	}
 }
 
@@ -579,16 +598,16 @@ static void transpose_rows(uint32_t from[WARP], uint32_t to[WARP])
 }
 
 /* ldmatrix and stmatrix: lane 8 i + r gives the address of row r of matrix i. */
-static void move_rows(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
+static void move_rows(const struct launch *launch, const struct matrix_step *step, uint32_t first,
 		      uint32_t lanes)
 {
-	uint32_t count = cut->op & 7, flags = cut->op >> 3, space = cut->op >> 5;
+	uint32_t count = step->op & 7, flags = step->op >> 3, space = step->op >> 5;
 	uint32_t addresses[2][WARP], fragment[4][WARP] = {0};
 	bool stores = flags & SOFT_ROWS_STORES, transposed = flags & SOFT_ROWS_TURNED;
 
-	load_registers(launch, &cut->in[0], first, lanes, addresses);
+	load_registers(launch, &step->in[0], first, lanes, addresses);
 	if (stores)
-		load_registers(launch, &cut->in[1], first, lanes, fragment);
+		load_registers(launch, &step->in[1], first, lanes, fragment);
 	for (uint32_t i = 0; i < count; i++) {
 		if (stores && transposed)
 			transpose_rows(fragment[i], fragment[i]);
@@ -606,22 +625,28 @@ static void move_rows(const struct launch *launch, const struct soft_cut *cut, u
 			transpose_rows(fragment[i], fragment[i]);
 	}
 	if (!stores)
-		store_registers(launch, cut->out[0], count, first, lanes, fragment);
+		store_registers(launch, &step->out, first, lanes, fragment);
 }
 
 void soft_matrix(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {
-	uint32_t fragment[1][WARP];
+	const uint32_t *at = cut->steps;
 
-	switch (cut->kind) {
-	case SOFT_CUT_MMA: multiply_tiles(launch, cut, first, lanes); break;
-	case SOFT_CUT_TILE: move_tile(launch, cut, first, lanes); break;
-	case SOFT_CUT_ROWS: move_rows(launch, cut, first, lanes); break;
-	case SOFT_CUT_TURN: /* movmatrix */
-		load_registers(launch, &cut->in[0], first, lanes, fragment);
-		transpose_rows(fragment[0], fragment[0]);
-		store_registers(launch, cut->out[0], 1, first, lanes, fragment);
-		break;
+	for (uint32_t i = 0; i < cut->op; i++) {
+		uint32_t fragment[1][WARP];
+		struct matrix_step step;
+
+		at = matrix_step_at(at, &step);
+		switch (step.kind) {
+		case SOFT_STEP_MMA: multiply_tiles(launch, &step, first, lanes); break;
+		case SOFT_STEP_TILE: move_tile(launch, &step, first, lanes); break;
+		case SOFT_STEP_ROWS: move_rows(launch, &step, first, lanes); break;
+		case SOFT_STEP_TURN: /* movmatrix */
+			load_registers(launch, &step.in[0], first, lanes, fragment);
+			transpose_rows(fragment[0], fragment[0]);
+			store_registers(launch, &step.out, first, lanes, fragment);
+			break;
+		}
 	}
 }

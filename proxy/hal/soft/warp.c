@@ -168,10 +168,7 @@ static void warp_operation(const struct launch *launch, const struct soft_cut *c
 			result(launch, cut->out[1], first + lane, lane == lowest);
 		}
 		break;
-	case SOFT_CUT_MMA:
-	case SOFT_CUT_TILE:
-	case SOFT_CUT_ROWS:
-	case SOFT_CUT_TURN: soft_matrix(launch, cut, first, lanes); break;
+	case SOFT_CUT_MATRIX: soft_matrix(launch, cut, first, lanes); break;
 	}
 }
 

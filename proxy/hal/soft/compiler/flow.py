@@ -31,6 +31,7 @@ from rankfold.proxy.ptx.parameters import Flat
 
 from . import matrix
 from .instructions import Effect, defs_of, is_cut, row_of, uses_of
+from .matrix_runs import in_runs
 from .meeting import insert_meets
 
 REMATERIALISED_MAX = 24
@@ -139,6 +140,7 @@ def build(module: Module, kernel: Function, choose_loops: ChooseLoops) -> Graph:
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
     with contextlib.suppress(NoLabel):  # _graph() reports the error
         instrs = insert_meets(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
+    instrs = in_runs(instrs)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     heads = [
@@ -439,7 +441,8 @@ def _frame(graph: Graph) -> None:
             at_cuts.setdefault(name, set()).add(cut.number)
     slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts at which it is in use
     tiles = (c.instr for c in graph.cuts.values() if c.instr and row_of(c.instr).tile)
-    end = 4 * max(OPERAND_SLOTS, max(map(matrix.frame_words, tiles), default=0))
+    words = max((len(matrix.frame_words(tile)) for tile in tiles), default=0)
+    end = 4 * max(OPERAND_SLOTS, words)
     kinds = graph.flat.registers
     for name, cuts in sorted(at_cuts.items(), key=lambda item: (-_bytes(kinds, item[0]), item[0])):
         size = _bytes(kinds, name)

@@ -179,6 +179,7 @@ _OURS = [
     Row("yield", "", _MEETS, meet=warp.turn, ours=True),
     Row("regroup", "", _MEETS, meet=warp.turn, ours=True),
     Row("meet", "", _MEETS, meet=warp.meet, ours=True),
+    Row("matrices", "d, …", _MEETS, tile=matrix.describe, ours=True),  # matrix.Run
     Row("label", "", _BRANCHES, ours=True),
 ]
 ROWS = {row.name: row for row in (*_PTX, *_OURS)}

@@ -54,7 +54,7 @@ _CUT_KINDS = {
     "active": 9,
     "elect": 10,
     "regroup": 11,
-    **matrix.KINDS,
+    "matrix": 12,
 }
 
 
@@ -204,14 +204,14 @@ class Kernel:
 
     def describe(self, instr: Instr | None) -> Described:
         """Describes a cut; registers that only ever hold one constant count as that constant. For
-        matrix operations, use describe_matrix."""
+        matrix operations, use tiles."""
         kind, code, operands, results = describe(instr, self.function.name)
         operands = [self.constants.get(o.name, o) if isinstance(o, Reg) else o for o in operands]
         return kind, code, operands, results
 
-    def describe_matrix(self, instr: Instr) -> matrix.Described:
+    def tiles(self, instr: Instr) -> matrix.Tiles:
         with refusing(instr, self.function.name):
-            return matrix.describe(instr)
+            return matrix.tiles(instr)
 
     def _register_count(self) -> int:
         """Returns cudaFuncAttributes.numRegs: the 32-bit words of the declared registers, limited
@@ -225,16 +225,19 @@ class Kernel:
         cut_type = CUT_TYPE
         rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [], _NO_ROW_VALUES)]
         row_values: list[str] = []
+        steps: list[int] = []
         for cut in self.graph.cuts.values():
             values = self._row_values(cut)
             first = f"getelementptr ({ROW_VALUE_TYPE}, ptr @row_values, i32 {len(row_values)})"
             row_values += values
-            count = f"ptr {first}, i32 {len(values)}, i32 0" if values else _NO_ROW_VALUES
             if cut.instr and row_of(cut.instr).tile:
-                kind, code, fragments, _ = self.describe_matrix(cut.instr)
-                where = matrix.places(fragments)
-                rows.append(_cut_row(self.runs[cut.number], kind, code, where, [0], count))
+                tiles = self.tiles(cut.instr)
+                at = f"getelementptr (i32, ptr @steps, i32 {len(steps)})"
+                steps += tiles.steps
+                after, runs = _after(first, len(values), at), self.runs[cut.number]
+                rows.append(_cut_row(runs, "matrix", tiles.count, _ALL_LANES, [], after))
                 continue
+            count = _after(first, len(values))
             kind, code, operands, results = self.describe(cut.instr)
             where = []
             for index, operand in enumerate(operands):
@@ -266,6 +269,8 @@ class Kernel:
             f'@name = private constant [{len(name)} x i8] c"{escaped}"',
             f"@row_values = internal constant [{len(row_values)} x {ROW_VALUE_TYPE}] "
             f"[{', '.join(row_values)}]",
+            f"@steps = internal constant [{len(steps)} x i32] "
+            f"[{', '.join(f'i32 {_i32(step)}' for step in steps)}]",
             f"@cuts = internal constant [{len(rows)} x {cut_type}] [{', '.join(rows)}]",
             f"@{self.symbol} = constant {{ptr, ptr, [8 x i32]}} "
             f"{{ptr @name, ptr @cuts, [8 x i32] [{fields}]}}",
@@ -310,8 +315,16 @@ def _ordered(instrs: list[Instr]) -> bool:
 
 
 ROW_VALUE_TYPE = "{i32, i32, i64}"
-CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32], ptr, i32, i32}"
-_NO_ROW_VALUES = "ptr null, i32 0, i32 0"
+CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32], ptr, ptr, i32, i32}"
+_ALL_LANES = [(NO_SLOT, 0), (NO_SLOT, 0), (NO_SLOT, 0), (NO_SLOT, 0xFFFFFFFF)]
+
+
+def _after(row_values: str, count: int, steps: str = "null") -> str:
+    """Returns the fields of a row after `out`."""
+    return f"ptr {row_values if count else 'null'}, ptr {steps}, i32 {count}, i32 0"
+
+
+_NO_ROW_VALUES = _after("null", 0)
 
 
 def _cut_row(

@@ -2,17 +2,18 @@
 
 matrix.c computes them. This module reads their forms: shapes, types, and the number of registers of
 each fragment that a thread holds, as the PTX ISA defines them for sm_75 to sm_90 (9.7.14). A cut
-has the registers of all threads in its slots, as consecutive 32-bit words, and leaves its results
-there. kernel.h describes the number that encodes a cut's variant.
+has one operation, or several that follow one another (matrix_runs.py). It has the registers of all
+threads in its slots, as 32-bit words, and leaves its results there. kernel.h describes its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankfold.proxy.ptx.model import Instr, Int, Mem, Operand, Sym, Vec
+from rankfold.proxy.ptx.model import Float, Instr, Int, Mem, Operand, Sym, Vec
 
 from .emit import Value, const
 from .ops import Unsupported
@@ -20,7 +21,7 @@ from .ops import Unsupported
 if TYPE_CHECKING:
     from .memory import MemoryContext
 
-KINDS = {"mma": 12, "tile": 13, "rows": 14, "turn": 15}  # enum soft_cut_kind
+_KINDS = {"mma": 0, "tile": 1, "rows": 2, "turn": 3}  # enum soft_step
 
 _ELEMENTS = {
     name: number
@@ -43,7 +44,6 @@ _BITS = {
 }
 _SPACES = {"global": 1, "shared": 2, "shared_cta": 2}
 _ROUNDINGS = {"rn": 0, "rz": 1, "rm": 2, "rp": 3}
-_NO_SLOT = 0xFFFFFFFF
 _SATURATES, _AND, _COLUMN_A, _COLUMN_B = 1, 2, 4, 8
 
 # The shapes of mma, by the element type of A.
@@ -103,14 +103,59 @@ Fragment = tuple[Word, ...]
 Described = tuple[str, int, list[Fragment], Fragment]  # kind, variant, operands, result
 
 
-def frame_words(instr: Instr) -> int:
-    """Returns the number of words that a thread keeps for a matrix operation."""
-    each = 2 if "f64" in instr.op else 1
+@dataclass(slots=True)
+class Run(Instr):
+    """Several operations as one instruction. `args`: the vector of all registers that they write,
+    and the operands that they read."""
 
-    def size(operand: Operand) -> int:
-        return each * len(operand.items) if isinstance(operand, Vec) else 2
+    steps: tuple[Instr, ...] = ()
 
-    return max(size(instr.args[0]), sum(map(size, instr.args[1:]))) if instr.args else 0
+
+@dataclass(frozen=True)
+class Tiles:
+    """A cut of operations. `given`: the words that the segment before it writes, and `made`:
+    those that the segment after it reads, by slot. `steps`: struct soft_cut's, of `count`
+    operations."""
+
+    given: dict[int, Word]
+    made: dict[int, Word]
+    steps: tuple[int, ...]
+    count: int
+
+
+def tiles(instr: Instr) -> Tiles:
+    """Describes a cut. Raises as `describe` does."""
+    slots: dict[object, int] = {}
+    given: dict[int, Word] = {}
+    made: dict[int, Word] = {}
+    steps: list[int] = []
+    operations = instr.steps if isinstance(instr, Run) else (instr,)
+    for each in operations:
+        kind, code, operands, result = describe(each)
+        fragments = [*operands, *[()] * (3 - len(operands)), result]
+        places = [[slots.setdefault(_key(w), 4 * len(slots)) for w in f] for f in fragments]
+        for words, where in zip(fragments[:3], places, strict=False):
+            given.update((s, w) for w, s in zip(words, where, strict=True) if s not in made)
+        made.update(zip(places[3], result, strict=True))
+        steps += [_KINDS[kind], code, *map(len, fragments), *itertools.chain(*places)]
+    return Tiles(given, made, tuple(steps), len(operations))
+
+
+def _key(word: Word) -> object:
+    """Identifies a word. Zeros of both signs are equal as numbers."""
+    return (word, repr(word.of)) if isinstance(word.of, Float) else word
+
+
+def frame_words(instr: Instr) -> set[object]:
+    """Returns keys of the words that a thread keeps for a cut; none for a form that is refused."""
+    found: set[object] = set()
+    try:
+        for each in instr.steps if isinstance(instr, Run) else (instr,):
+            _, _, operands, result = describe(each)
+            found.update(_key(word) for fragment in (*operands, result) for word in fragment)
+    except (Unsupported, KeyError, IndexError, ValueError):
+        return set()
+    return found
 
 
 def describe(instr: Instr) -> Described:
@@ -326,17 +371,7 @@ def _rows(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Describe
     return "rows", code, [address], fragment
 
 
-# ---- the cut's tables, and the words that a segment writes and reads ----------------------------
-
-
-def places(operands: Sequence[Fragment]) -> list[tuple[int, int]]:
-    """Returns the struct soft_operand of each operand: the slot of its first word and the number of
-    words; and that of the members, which are all lanes."""
-    found, end = [], 0
-    for fragment in operands:
-        found.append((4 * end, len(fragment)))
-        end += len(fragment)
-    return [*found, *[(_NO_SLOT, 0)] * (3 - len(found)), (_NO_SLOT, 0xFFFFFFFF)]
+# ---- the words that a segment writes and reads ---------------------------------------------------
 
 
 def read(c: MemoryContext, word: Word) -> Value:
@@ -349,7 +384,7 @@ def read(c: MemoryContext, word: Word) -> Value:
     return c.e.resize(whole, "i32")
 
 
-def write(c: MemoryContext, results: Sequence[Word], values: list[Value]) -> None:
+def write(c: MemoryContext, results: Iterable[Word], values: Iterable[Value]) -> None:
     """Writes the result's registers from its words."""
     low: Value | None = None
     for word, value in zip(results, values, strict=True):

@@ -24,7 +24,7 @@ from rankfold.proxy.ptx.sets import Sets
 
 CPU = "x86-64-v3"
 TRIPLE = "x86_64-unknown-linux-gnu"
-ABI = 10  # SOFT_KERNEL_ABI
+ABI = 11  # SOFT_KERNEL_ABI
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,8 @@ class Segment(Values):
         """Loads the values that were saved at the cut, and reads the cut's results."""
         defined = set(self.cut.saved)
         for name in self.cut.saved:
+            if not (self.lockstep or name in self.read_here or name in self.written_here):
+                continue  # it stays in its slot
             if self.range_ and not self.range_.test and name == self.range_.predicate:
                 self._set(name, const("i1", self.holds))
             elif name in self._row_registers():
@@ -235,8 +237,8 @@ class Segment(Values):
         if self.cut.instr is None:
             return
         if row_of(self.cut.instr).tile:
-            words = self.kernel.describe_matrix(self.cut.instr)[3]
-            matrix.write(self, words, [self._result(index) for index in range(len(words))])
+            made = self.kernel.tiles(self.cut.instr).made
+            matrix.write(self, made.values(), [self._result(slot // 4) for slot in made])
             return
         results = self.kernel.describe(self.cut.instr)[3]
         for index, result in enumerate(results):
@@ -328,9 +330,8 @@ class Segment(Values):
     def _operands(self, cut: flow.Cut) -> Iterator[tuple[int, Value]]:
         """Yields the words that a cut's operation reads, with their indices."""
         if cut.instr and row_of(cut.instr).tile:
-            fragments = self.kernel.describe_matrix(cut.instr)[2]
-            for index, word in enumerate(word for words in fragments for word in words):
-                yield index, matrix.read(self, word)
+            for slot, word in self.kernel.tiles(cut.instr).given.items():
+                yield slot // 4, matrix.read(self, word)
             return
         for index, operand in enumerate(self.kernel.describe(cut.instr)[2]):
             if not isinstance(operand, Int):
