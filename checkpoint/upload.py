@@ -59,8 +59,8 @@ def _snapshot(work_folder: WorkFolder, rank: int) -> Snapshot:
     # Data that was not synced before the machine stopped may be lost, and nothing would detect
     # that.
     if snapshot.about.get("boot", work_folder.state.boot) != work_folder.state.boot:
-        what = "was written before the last boot of this machine"
-        raise Unfit(work_folder.rank(rank) / ABOUT, what, "restore the last checkpoint")
+        problem = "was written before the last boot of this machine"
+        raise Unfit(work_folder.rank(rank) / ABOUT, problem, "restore the last checkpoint")
     return snapshot
 
 
@@ -74,8 +74,8 @@ def _take_over(store: Store, work_folder: WorkFolder) -> int:
         newest = store.begin_incarnation(task.job, task.incarnation, owner=work_folder.owner)
     if newest.incarnation == task.incarnation and not owners.equal(newest.owner, work_folder.owner):
         who = owners.description(newest.owner)
-        what = f"incarnation {newest.incarnation} of {task.job} has been begun by {who}"
-        raise Refused(task.url, what, "leave the job to it, or restore it here")
+        problem = f"incarnation {newest.incarnation} of {task.job} has been begun by {who}"
+        raise Refused(task.url, problem, "leave the job to it, or restore it here")
     return task.incarnation  # if it is over, the save is refused
 
 

@@ -33,18 +33,18 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     )
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    found = parser.parse_args(arguments)
-    if found.world < 1:
-        run.error(f"--world must be at least 1, not {found.world}")
-    if not 1 <= found.processes <= found.world:
-        run.error(f"--processes must be between 1 and --world ({found.world})")
-    if not found.script.is_file():
-        run.error(f"{found.script} is not a file")
+    options = parser.parse_args(arguments)
+    if options.world < 1:
+        run.error(f"--world must be at least 1, not {options.world}")
+    if not 1 <= options.processes <= options.world:
+        run.error(f"--processes must be between 1 and --world ({options.world})")
+    if not options.script.is_file():
+        run.error(f"{options.script} is not a file")
     try:
-        prepare_folder(found.state)
+        prepare_folder(options.state)
     except OSError as error:
         run.error(f"--state: {error}")
-    return found
+    return options
 
 
 def prepare_folder(folder: Path) -> None:
@@ -89,7 +89,7 @@ def _processes(run: Run, rendezvous: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    asked = _parsed(arguments)
+    options = _parsed(arguments)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
@@ -105,7 +105,9 @@ def main(arguments: list[str]) -> int:
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
         return 2
-    run = Run(asked.world, asked.processes, asked.state, asked.script, tuple(asked.arguments))
+    run = Run(
+        options.world, options.processes, options.state, options.script, tuple(options.arguments)
+    )
     folder, parent = tempfile.mkdtemp(prefix="rankfold-elastic-"), os.getpid()
     try:
         return _processes(run, Path(folder, "rendezvous"))

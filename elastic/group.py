@@ -143,8 +143,8 @@ class Group(dist.ProcessGroup):
             # Copies, because a worker may change its tensor before another has read it.
             return host.gathered({rank: _flat(value).clone() for rank, value in values.items()})
 
-        found: Tensors = self._bring("all-gather", tensor, act)()
-        return found
+        gathered: Tensors = self._bring("all-gather", tensor, act)()
+        return gathered
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> Any:
         for output, value in zip(outputs[0], self._gathered(inputs[0]), strict=True):

@@ -73,7 +73,9 @@ class Turns:
             self._gates[self._ready.popleft()].release()
 
     def _stuck(self) -> str:
-        waiting = [f"rank {rank} waits for {what}" for rank, what in sorted(self._waiting.items())]
+        waiting = [
+            f"rank {rank} waits for {event}" for rank, event in sorted(self._waiting.items())
+        ]
         ended = [f"rank {rank} has ended" for rank in sorted(self._ended)]
         return "no logical worker can continue: " + ", ".join(waiting + ended)
 

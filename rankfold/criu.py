@@ -39,27 +39,29 @@ def command() -> str:
     `tools/criu` follows the same rule. Raises Missing.
     """
     theirs = shutil.which("criu")
-    found = version(theirs) if theirs else None
-    new = found is not None and found >= NEEDED
+    found_version = version(theirs) if theirs else None
+    new = found_version is not None and found_version >= NEEDED
     if theirs and new and (os.geteuid() != 0 or not _trouble_of(theirs)):
         return theirs
     if (FETCHED / "criu").exists():
         return str(FETCHED / "criu")
-    seen = f"{theirs} is {'.'.join(map(str, found))}" if found else "none is installed"
+    installed = (
+        f"{theirs} is {'.'.join(map(str, found_version))}" if found_version else "none is installed"
+    )
     if new:
-        seen = f"{theirs} says: {_trouble_of(str(theirs))}"
+        installed = f"{theirs} says: {_trouble_of(str(theirs))}"
     raise Missing(
-        f"no CRIU {'.'.join(map(str, NEEDED))} or newer ({seen}): {_remedy('https://criu.org')}"
+        f"no CRIU {'.'.join(map(str, NEEDED))} or newer ({installed}): {_remedy('https://criu.org')}"
     )
 
 
 @functools.cache
 def nft() -> str:
     """The path of nft: the system's, otherwise the fetched one. Raises Missing."""
-    found = shutil.which("nft") or shutil.which(str(FETCHED / "nft"))
-    if not found:
+    path = shutil.which("nft") or shutil.which(str(FETCHED / "nft"))
+    if not path:
         raise Missing(f"no nft: {_remedy('the package nftables')}")
-    return found
+    return path
 
 
 def _remedy(source: str) -> str:

@@ -161,12 +161,12 @@ class Group:
                 data = os.read(self._fd, _READ_BYTES)
             except BlockingIOError:
                 return
-            at = 0
-            while at < len(data):
-                length, _, _, begin, mask, _, pid = _METADATA.unpack_from(data, at)
+            offset = 0
+            while offset < len(data):
+                length, _, _, begin, mask, _, pid = _METADATA.unpack_from(data, offset)
                 if pid > above or mask & OVERFLOW:
-                    yield _event(data, at + begin, at + length, mask, pid)
-                at += length
+                    yield _event(data, offset + begin, offset + length, mask, pid)
+                offset += length
                 left -= 1
 
     def _queued(self) -> int:
@@ -187,8 +187,8 @@ class Group:
                 return None
             raise
         try:
-            found = os.readlink(f"/proc/self/fd/{fd}")
-            return None if found.endswith(_DELETED) and os.fstat(fd).st_nlink == 0 else found
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            return None if target.endswith(_DELETED) and os.fstat(fd).st_nlink == 0 else target
         finally:
             os.close(fd)
 
@@ -219,11 +219,11 @@ _CREATING_TRIES, _CREATING_S = 1000, 0.001  # for an object that is being create
 _DELETED = " (deleted)"
 
 
-def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
+def _event(data: bytes, offset: int, end: int, mask: int, pid: int) -> Event:
     place = old = target = None
-    while at < end:
-        kind, _, length = _INFO.unpack_from(data, at)
-        start = at + _INFO.size
+    while offset < end:
+        kind, _, length = _INFO.unpack_from(data, offset)
+        start = offset + _INFO.size
         fsid, start = data[start : start + _FSID_BYTES], start + _FSID_BYTES
         stop = start + _HANDLE.size + _HANDLE.unpack_from(data, start)[0]
         node = Node(fsid, data[start:stop])
@@ -237,7 +237,7 @@ def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
             place = Place(node, ".")
         elif kind == _FILE:
             target = node
-        at += length
+        offset += length
     return Event(mask, pid, place, old, target)
 
 
@@ -288,10 +288,10 @@ def _opened(mount: int, handle: bytes) -> int:
     return _checked(result, "open_by_handle_at")
 
 
-def _checked(result: int, what: str) -> int:
+def _checked(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{call}: {os.strerror(code)}")
     return result
 
 
@@ -308,7 +308,7 @@ class Mount(NamedTuple):
 def mounts() -> list[Mount]:
     """One mount for each writable file system, as we see them; of several, the one that shows most
     of it."""
-    found: dict[str, Mount] = {}
+    by_device: dict[str, Mount] = {}
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         words, _, more = line.partition(" - ")
         _, _, device, root, path, options = words.split()[:6]
@@ -316,10 +316,10 @@ def mounts() -> list[Mount]:
         if kind in _NO_FILES or "ro" in (options.split(",")[0], of_all.split(",")[0]):
             continue
         mount = Mount(device, _plain(root), _plain(path), kind)
-        known = found.get(device)
+        known = by_device.get(device)
         if known is None or len(mount.root) < len(known.root):
-            found[device] = mount
-    return list(found.values())
+            by_device[device] = mount
+    return list(by_device.values())
 
 
 def _plain(text: str) -> str:
@@ -346,6 +346,6 @@ def trouble() -> str:
     except OSError as error:
         return f"files that a rank writes are not tracked ({error.strerror})"
     if unseen:
-        what = ", ".join(f"{path} ({why})" for path, why in sorted(unseen.items()))
-        return f"files that a rank writes are not tracked in {what}"
+        unwatched = ", ".join(f"{path} ({why})" for path, why in sorted(unseen.items()))
+        return f"files that a rank writes are not tracked in {unwatched}"
     return ""

@@ -62,21 +62,26 @@ class Image(NamedTuple):
         """For each chunk between two offsets: its key (empty: it has none), where the chunk begins,
         and where its part between the offsets begins and ends."""
         size = _SAVED.constants["RF_CHUNK_BYTES"]
-        for at in range(begin // size * size, end, size):
-            yield self.keys.get(at // size, b""), at, max(at, begin), min(at + size, end)
+        for offset in range(begin // size * size, end, size):
+            yield (
+                self.keys.get(offset // size, b""),
+                offset,
+                max(offset, begin),
+                min(offset + size, end),
+            )
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
         """Parts of the memory between two offsets: the rank whose image has the part (None: this
         image), and where the part begins and ends."""
-        at, n = begin, bisect_right(self.elsewhere, begin, key=lambda each: each.end)
+        offset, n = begin, bisect_right(self.elsewhere, begin, key=lambda each: each.end)
         while n < len(self.elsewhere) and self.elsewhere[n].begin < end:
             first, last, rank = self.elsewhere[n]
-            if at < first:
-                yield None, at, first
-            at, start, n = min(last, end), max(first, begin), n + 1
-            yield rank, start, at
-        if at < end:
-            yield None, at, end
+            if offset < first:
+                yield None, offset, first
+            offset, start, n = min(last, end), max(first, begin), n + 1
+            yield rank, start, offset
+        if offset < end:
+            yield None, offset, end
 
 
 def heap_offset(address: int) -> int:
@@ -160,15 +165,15 @@ def noted(image: Path) -> list[Elsewhere]:
     except FileNotFoundError:
         return []
     try:
-        found = sorted(Elsewhere(*map(int, each)) for each in json.loads(text))
+        runs = sorted(Elsewhere(*map(int, each)) for each in json.loads(text))
     except (ValueError, TypeError) as error:
         raise Malformed(f"has an {NOTE} that cannot be read: {error}") from error
-    at, end = 0, state_offset()
-    for each in found:
-        if not at <= each.begin < each.end <= end or each.rank < 0:
+    offset, end = 0, state_offset()
+    for each in runs:
+        if not offset <= each.begin < each.end <= end or each.rank < 0:
             raise Malformed(f"has an {NOTE} with {list(each)}, which is not part of its memory")
-        at = each.end
-    return found
+        offset = each.end
+    return runs
 
 
 def own_ranges(file: int) -> list[tuple[int, int]]:
@@ -197,19 +202,19 @@ def self_contained(header: bytes) -> bytes:
 
 def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
     """For each record up to the last: (opcode, fixed part)."""
-    by_number, at, begin, held = _SAVED.by_number(), 0, 0, b""
-    while size - at >= _RECORD.size:
-        if at + _RECORD_MAX > begin + len(held):
-            begin, held = at, os.pread(file, min(_READ, size - at), first + at)
-        length, number, _, _ = _RECORD.unpack_from(held, at - begin)
+    by_number, offset, begin, held = _SAVED.by_number(), 0, 0, b""
+    while size - offset >= _RECORD.size:
+        if offset + _RECORD_MAX > begin + len(held):
+            begin, held = offset, os.pread(file, min(_READ, size - offset), first + offset)
+        length, number, _, _ = _RECORD.unpack_from(held, offset - begin)
         opcode = by_number.get(number)
-        if opcode is None or not opcode.record.size <= length <= size - at:
+        if opcode is None or not opcode.record.size <= length <= size - offset:
             break
         if opcode.name == "END":
             return
-        yield number, held[at - begin : at - begin + opcode.record.size]
-        at += length
-    raise Malformed(f"its saved state has no record at byte {at}")
+        yield number, held[offset - begin : offset - begin + opcode.record.size]
+        offset += length
+    raise Malformed(f"its saved state has no record at byte {offset}")
 
 
 def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
@@ -227,13 +232,13 @@ def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
             raise Malformed(f"{count(size, 'byte')} at {address:#x} are not a live buffer")
         end = offset + length
         start = None
-        for at in range(offset, end, GRAIN):
-            last = min(at + GRAIN, end) - 1
-            there = any(n in chunks for n in range(at // chunk, last // chunk + 1))
+        for position in range(offset, end, GRAIN):
+            last = min(position + GRAIN, end) - 1
+            there = any(n in chunks for n in range(position // chunk, last // chunk + 1))
             if there and start is None:
-                start = at
+                start = position
             if not there and start is not None:
-                yield Range(address + start - offset, at - start, length)
+                yield Range(address + start - offset, position - start, length)
                 start = None
         if start is not None:
             yield Range(address + start - offset, end - start, length)

@@ -55,11 +55,11 @@ class Inotify:
         while left > 0:
             data = os.read(self._fd, _READ_BYTES)
             left -= len(data)
-            at = 0
-            while at < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + length
-                name = data[at - length : at].rstrip(b"\0")
+            offset = 0
+            while offset < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size + length
+                name = data[offset - length : offset].rstrip(b"\0")
                 yield Event(watch, mask, os.fsdecode(name))
 
     def close(self) -> None:

@@ -49,14 +49,14 @@ class Source:
         self.file = file
         self.size = file.seek(0, os.SEEK_END)
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         """At most `size` bytes: fewer where the file ends."""
-        if at >= self.size:
+        if offset >= self.size:
             return b""
-        return os.pread(self.file.fileno(), min(size, self.size - at), at)
+        return os.pread(self.file.fileno(), min(size, self.size - offset), offset)
 
-    def number(self, at: int) -> int:
-        return int.from_bytes(self.read(at, 8), "little")
+    def number(self, offset: int) -> int:
+        return int.from_bytes(self.read(offset, 8), "little")
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ def _slots(source: Source, found: Found) -> Iterator[str]:
     yield f"  reply slots: {', '.join(used) or 'none in use'}"
 
 
-def _record(source: Source, at: int) -> Record | None:
+def _record(source: Source, position: int) -> Record | None:
     """The record at byte `at` of the ring; None: the file ends before it."""
     c = records.channel()
-    place = c.constants["RF_OFF_RING"] + at % c.constants["RF_RING_BYTES"]
+    place = c.constants["RF_OFF_RING"] + position % c.constants["RF_RING_BYTES"]
     data = source.read(place, 16)
-    return Record(at, *struct.unpack("<IHHQ", data)) if len(data) == 16 else None
+    return Record(position, *struct.unpack("<IHHQ", data)) if len(data) == 16 else None
 
 
 def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> Iterator[str]:
@@ -181,18 +181,18 @@ def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> 
         yield _line(source, each)
     yield "waiting requests:"
     last = taken[-1].seq if taken else None
-    at = tail
-    while at < head:
-        record = _record(source, at)
+    position = tail
+    while position < head:
+        record = _record(source, position)
         if record is None:
             found.damaged = True
-            yield f"  byte {at}: the file ends before it"
+            yield f"  byte {position}: the file ends before it"
             return
-        if fault := record.fault(c, min(head - at, ring - at % ring)):
+        if fault := record.fault(c, min(head - position, ring - position % ring)):
             found.damaged = True
-            yield f"  byte {at}: not a valid record: {fault}"
+            yield f"  byte {position}: not a valid record: {fault}"
             return
-        at += record.size
+        position += record.size
         if record.opcode == c.constants["RF_OP_PAD"]:
             continue
         if last is not None and record.seq != last + 1:
@@ -219,26 +219,26 @@ def _taken(source: Source, head: int, tail: int) -> list[Record]:
     data = source.read(base, ring)
     row: dict[int, tuple[Record, int]] = {}  # by position: record, and number expected there
     first = max(0, head - ring)
-    for at in range(tail - align, first - align, -align):
-        if at % ring + 16 > len(data):
+    for position in range(tail - align, first - align, -align):
+        if position % ring + 16 > len(data):
             continue
-        record = Record(at, *struct.unpack_from("<IHHQ", data, at % ring))
-        if record.fault(c, min(tail - at, ring - at % ring)):
+        record = Record(position, *struct.unpack_from("<IHHQ", data, position % ring))
+        if record.fault(c, min(tail - position, ring - position % ring)):
             continue
-        end = at + record.size
+        end = position + record.size
         if end != tail and end not in row:
             continue
         following = row[end][1] if end != tail else 0
         if record.opcode == pad:
-            row[at] = (record, following)
+            row[position] = (record, following)
         elif record.seq and following in (0, record.seq + 1):
-            row[at] = (record, record.seq)
+            row[position] = (record, record.seq)
     found: list[Record] = []
-    at = min(row, default=tail)
-    while at in row:
-        if row[at][0].opcode != pad:
-            found.append(row[at][0])
-        at += row[at][0].size
+    position = min(row, default=tail)
+    while position in row:
+        if row[position][0].opcode != pad:
+            found.append(row[position][0])
+        position += row[position][0].size
     return found
 
 
@@ -286,31 +286,31 @@ def _state(source: Source, offset: int, found: Found) -> Iterator[str]:
 
 def _saved_records(source: Source, first: int, size: int, found: Found) -> Iterator[str]:
     s = records.saved()
-    at = 0
-    while at < size:
-        data = source.read(first + at, min(SHOWN_BYTES_MAX, size - at))
+    position = 0
+    while position < size:
+        data = source.read(first + position, min(SHOWN_BYTES_MAX, size - position))
         if len(data) < 16:
             found.damaged = True
-            yield f"  byte {at}: the file ends here"
+            yield f"  byte {position}: the file ends here"
             return
-        record = Record(at, *struct.unpack_from("<IHHQ", data))
-        if fault := record.fault(s, size - at):
+        record = Record(position, *struct.unpack_from("<IHHQ", data))
+        if fault := record.fault(s, size - position):
             found.damaged = True
-            yield f"  byte {at}: not a valid record: {fault}"
+            yield f"  byte {position}: not a valid record: {fault}"
             return
         yield f"  {described(s, record, data[: record.size])}"
         if record.opcode == s.opcodes["END"].number:
             return
-        at += record.size
+        position += record.size
     found.damaged = True
     yield "  they end without END"
 
 
-def _checksum(source: Source, at: int, size: int) -> int:
+def _checksum(source: Source, offset: int, size: int) -> int:
     """FNV-1a, 64 bits, as in proxy/core/loop/state.c."""
     result = 0xCBF29CE484222325
-    for start in range(at, at + size, 1 << 20):
-        for byte in source.read(start, min(1 << 20, at + size - start)):
+    for start in range(offset, offset + size, 1 << 20):
+        for byte in source.read(start, min(1 << 20, offset + size - start)):
             result = (result ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     return result
 

@@ -45,9 +45,9 @@ def compute_for(seconds: int) -> None:
 def hint() -> str:
     """Text to append to an error: the hard limits of this process, which may be the reason. Empty
     if there are none; a limit of open files counts only if it is below 1024."""
-    found = []
-    for each, (what, unit, option) in _NAMES.items():
+    reached = []
+    for each, (resource_name, unit, option) in _NAMES.items():
         hard = resource.getrlimit(each)[1]
         if hard != resource.RLIM_INFINITY and (each != resource.RLIMIT_NOFILE or hard < 1024):
-            found.append(f"{hard // unit} {what} (ulimit -{option})")
-    return f"; this process may use no more than {', '.join(found)}" if found else ""
+            reached.append(f"{hard // unit} {resource_name} (ulimit -{option})")
+    return f"; this process may use no more than {', '.join(reached)}" if reached else ""

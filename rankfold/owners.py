@@ -69,8 +69,8 @@ def description(owner: str) -> str:
 
 
 def _parts(owner: str) -> _Parts | None:
-    found = _NAME.match(owner)
-    return _Parts(found["host"], found["mark"] or "", Path(found["folder"])) if found else None
+    match = _NAME.match(owner)
+    return _Parts(match["host"], match["mark"] or "", Path(match["folder"])) if match else None
 
 
 def _mark(own: str) -> str:

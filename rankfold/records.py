@@ -117,24 +117,24 @@ class Contract:
         An array of char becomes text up to its first zero, one of uint8_t bytes, others lists; a
         nested struct becomes a dictionary. Data after the struct is ignored.
         """
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for each in shape.fields:
             if each.reserved or each.count == 0:
                 continue
             if each.count is None and (letter := NUMBERS.get(each.type, "c")) != "c":
-                found[each.name] = struct.unpack_from("<" + letter, data, each.offset)[0]
+                fields[each.name] = struct.unpack_from("<" + letter, data, each.offset)[0]
                 continue
             size = each.size * (1 if each.count is None else each.count)
             part = data[each.offset : each.offset + size]
-            found[each.name] = self._value(each, part)
-        return found
+            fields[each.name] = self._value(each, part)
+        return fields
 
     def _value(self, each: Field, part: bytes) -> Any:
         if each.type == "char":
             return part.split(b"\0")[0].decode(errors="replace")
         if each.type == "uint8_t" and each.count is not None:
             return bytes(part)
-        parts = [part[at : at + each.size] for at in range(0, len(part), each.size)]
+        parts = [part[offset : offset + each.size] for offset in range(0, len(part), each.size)]
         values = [
             self.unpack(self.structs[each.type], p)
             if each.type in self.structs
@@ -146,26 +146,26 @@ class Contract:
 
 def parse(text: str, known: Contract | None = None) -> Contract:
     """Parse the text of headers and lists, given what is `known`. Raises Unreadable."""
-    found = Contract()
+    contract = Contract()
     if known:
-        found = Contract(dict(known.constants), dict(known.enums), dict(known.structs))
+        contract = Contract(dict(known.constants), dict(known.enums), dict(known.structs))
     plain = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     plain = re.sub(r"\\\n", " ", plain)
     for name, value in re.findall(r"^#define (\w+)[ \t]+(\S.*)$", plain, re.MULTILINE):
-        if (number := _number(value, found.constants)) is not None:
-            found.constants[name] = number
+        if (number := _number(value, contract.constants)) is not None:
+            contract.constants[name] = number
     rows = re.findall(r"^(RF_OPCODE\w*|RF_REPLY|SAVED)\((.*)\)\s*$", plain, re.MULTILINE)
     body = re.sub(r"^\s*(#|RF_OPCODE|RF_REPLY|SAVED).*$", "", plain, flags=re.MULTILINE)
     declarations = r"(enum|struct) (\w+) \{(.*?)\};"
     for kind, name, inside in re.findall(declarations, body, re.DOTALL):
         if kind == "enum":
-            found.enums[name] = _enumerators(inside, found.constants)
-            found.constants.update(found.enums[name])
+            contract.enums[name] = _enumerators(inside, contract.constants)
+            contract.constants.update(contract.enums[name])
         else:
-            found.structs[name] = _struct(name, inside, found)
+            contract.structs[name] = _struct(name, inside, contract)
     for macro, arguments in rows:
-        _row(macro, [word.strip() for word in arguments.split(",")], found)
-    return found
+        _row(macro, [word.strip() for word in arguments.split(",")], contract)
+    return contract
 
 
 def _number(text: str, constants: dict[str, int]) -> int | None:
@@ -225,19 +225,21 @@ def _size(kind: str, known: Contract) -> tuple[int, int]:
     raise Unreadable(f"{kind} is not a type that a record may have")
 
 
-def _row(macro: str, words: list[str], found: Contract) -> None:
+def _row(macro: str, words: list[str], contract: Contract) -> None:
     if macro == "SAVED":
         name, number, record, _size = words
-        found.opcodes[name] = Opcode(name, int(number, 0), found.structs[record])
+        contract.opcodes[name] = Opcode(name, int(number, 0), contract.structs[record])
     elif macro == "RF_REPLY":
         name, reply, _size = words
-        old = found.opcodes[name]
-        found.opcodes[name] = Opcode(
-            name, old.number, old.record, old.about, old.kind, old.errors, found.structs[reply]
+        old = contract.opcodes[name]
+        contract.opcodes[name] = Opcode(
+            name, old.number, old.record, old.about, old.kind, old.errors, contract.structs[reply]
         )
     else:
         name, _handler, number, record, _size, about, kind, errors = words
-        found.opcodes[name] = Opcode(name, int(number), found.structs[record], about, kind, errors)
+        contract.opcodes[name] = Opcode(
+            name, int(number), contract.structs[record], about, kind, errors
+        )
 
 
 def _parsed(name: str) -> Contract:
@@ -261,8 +263,8 @@ def source() -> str:
 def _contract(name: str) -> Contract:
     if (module := distribution.generated()) is None:
         return _parsed(name)
-    found: Contract = module.CONTRACTS[name]
-    return found
+    contract: Contract = module.CONTRACTS[name]
+    return contract
 
 
 def channel() -> Contract:

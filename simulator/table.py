@@ -58,9 +58,9 @@ class Row:
     def number(self, column: str, least: float, most: float, above: bool = False) -> float:
         """A finite number from `least` to `most`. above: more than `least`."""
         value = self._values[self._table.columns[column]]
-        number_ = float(value) if NUMBER.fullmatch(value) else float("nan")
-        if number_ >= least and number_ <= most and not (above and number_ == least):
-            return number_
+        parsed = float(value) if NUMBER.fullmatch(value) else float("nan")
+        if parsed >= least and parsed <= most and not (above and parsed == least):
+            return parsed
         limit = f"above {least:g}" if above else f"at least {least:g}"
         self.fault(column, f"must be a number {limit} and at most {most:g}, not {shown(value)}")
         return max(least, 1.0)

@@ -51,10 +51,10 @@ class Pagemap(NamedTuple):
     def offset(self, address: int, length: int) -> int:
         """The offset of these bytes in the file. Raises Malformed if they are not contiguous
         there."""
-        at = bisect_right(self.runs, address, key=lambda run: run.address) - 1
-        if at < 0 or address + length > self.runs[at].address + self.runs[at].length:
+        index = bisect_right(self.runs, address, key=lambda run: run.address) - 1
+        if index < 0 or address + length > self.runs[index].address + self.runs[index].length:
             raise Malformed(f"{count(length, 'byte')} at {address:#x} are not in its pages")
-        return self.runs[at].offset + address - self.runs[at].address
+        return self.runs[index].offset + address - self.runs[index].address
 
 
 def parse(data: bytes) -> Pagemap:
@@ -91,38 +91,38 @@ def parse(data: bytes) -> Pagemap:
     return Pagemap(f"pages-{head[_PAGES_ID]}.img", runs)
 
 
-def _messages(data: bytes, at: int) -> Iterator[dict[int, int]]:
+def _messages(data: bytes, offset: int) -> Iterator[dict[int, int]]:
     """The fields of each message. All are numbers."""
-    while at < len(data):
-        if at + 4 > len(data):
+    while offset < len(data):
+        if offset + 4 > len(data):
             raise Malformed("ends within a length")
-        (length,) = struct.unpack_from("<I", data, at)
-        at += 4
-        if length > len(data) - at:
+        (length,) = struct.unpack_from("<I", data, offset)
+        offset += 4
+        if length > len(data) - offset:
             raise Malformed("ends within a message")
-        yield _fields(data[at : at + length])
-        at += length
+        yield _fields(data[offset : offset + length])
+        offset += length
 
 
 def _fields(message: bytes) -> dict[int, int]:
-    found: dict[int, int] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
+    numbers: dict[int, int] = {}
+    offset = 0
+    while offset < len(message):
+        tag, offset = _varint(message, offset)
         if tag & 7:  # anything except a number
             raise Malformed(f"a field of unknown kind ({tag:#x})")
-        found[tag >> 3], at = _varint(message, at)
-    return found
+        numbers[tag >> 3], offset = _varint(message, offset)
+    return numbers
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
-        if at >= len(message):
+        if offset >= len(message):
             break
-        byte = message[at]
-        at += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, offset
     raise Malformed("a number has no end")

@@ -9,6 +9,6 @@ class Unfit(Exception):
     """A snapshot, or its parts in a checkpoint, cannot be what was written. The message names the
     file."""
 
-    def __init__(self, where: Path | str, what: str, remedy: str = "save again"):
-        self.where, self.what, self.remedy = where, what, remedy
-        super().__init__(f"{where}: {what}; {remedy}")
+    def __init__(self, where: Path | str, problem: str, remedy: str = "save again"):
+        self.where, self.what, self.remedy = where, problem, remedy
+        super().__init__(f"{where}: {problem}; {remedy}")

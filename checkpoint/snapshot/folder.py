@@ -56,8 +56,8 @@ class Snapshot:
         for name, size in sorted(_files(folder)):
             if name == IMAGE:
                 if size != self.about.get("image_bytes", size):
-                    what = f"has {count(size, 'byte')}, not {self.about['image_bytes']}"
-                    raise Unfit(folder / name, what)
+                    problem = f"has {count(size, 'byte')}, not {self.about['image_bytes']}"
+                    raise Unfit(folder / name, problem)
                 self.image, self._image_size = _image(folder / name), size
             elif name != image.NOTE:
                 self.files[name] = size
@@ -70,8 +70,8 @@ class Snapshot:
         size = self.files.pop(file, -1)
         if size != pagemap.size:
             has = f"has {count(size, 'byte')}" if size >= 0 else "is not named by anything else"
-            what = f"{has}, and {name} names {count(pagemap.size, 'byte')} of pages in it"
-            raise Unfit(self.folder / file, what)
+            problem = f"{has}, and {name} names {count(pagemap.size, 'byte')} of pages in it"
+            raise Unfit(self.folder / file, problem)
         self.pages[file] = pagemap
 
     @property
@@ -99,13 +99,15 @@ class Snapshot:
             with contextlib.ExitStack() as stack:
                 self._add_image(save, rank, self.image, stack)
 
-    def _add_image(self, save: Save, rank: int, found: Image, stack: contextlib.ExitStack) -> None:
+    def _add_image(
+        self, save: Save, rank: int, contents: Image, stack: contextlib.ExitStack
+    ) -> None:
         """Add the image as if it held all of its content itself; a restore writes it that way."""
         files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
-        for other in {each.rank for each in found.elsewhere}:
+        for other in {each.rank for each in contents.elsewhere}:
             folder = self.folder.with_name(f"rank-{other}")
             files[other] = stack.enter_context(_opened(folder))
-        state = _pieces(files[None], image.state_offset(), found.state)
+        state = _pieces(files[None], image.state_offset(), contents.state)
         save.blob(rank, SIZE, [json.dumps({"bytes": self._image_size}).encode()])
         save.blob(
             rank,
@@ -114,10 +116,10 @@ class Snapshot:
         )
         small: list[Buffer] = []
         large: list[Buffer] = []
-        for address, length, whole in found.ranges:
+        for address, length, whole in contents.ranges:
             start = image.heap_offset(address)
-            name = _namer(found, self.folder, start)
-            buffer = Buffer(address, length, _reader(found, files, start), name)
+            name = _namer(contents, self.folder, start)
+            buffer = Buffer(address, length, _reader(contents, files, start), name)
             (small if whole <= SMALL_BYTES else large).append(buffer)
         save.buffers(rank, DEVICE, large)
         save.buffers(rank, SMALL, small, PAGE)
@@ -137,11 +139,11 @@ def _why_incomplete(folder: Path) -> str:
 
 
 def _copied(folder: Path) -> int:
-    found = 0
+    copied = 0
     for path in folder.glob(f"{IMAGE}*"):
         with contextlib.suppress(FileNotFoundError):  # it is complete by now, and has another name
-            found += path.stat().st_blocks * 512
-    return found
+            copied += path.stat().st_blocks * 512
+    return copied
 
 
 def _is_locked(folder: Path) -> bool:
@@ -171,14 +173,14 @@ def pagemap_of(folder: Path, name: str) -> Pagemap | None:
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        about = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise Unfit(path.parent, f"has no {path.name}: the snapshot is incomplete") from None
     except ValueError as error:
         raise Unfit(path, f"is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(about, dict):
         raise Unfit(path, "is not a JSON object")
-    return found
+    return about
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
@@ -196,44 +198,46 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 def _image(path: Path) -> Image:
     with path.open("rb") as file:
         try:
-            found = image.read_image(file.fileno())
-            elsewhere = sorted([*found.elsewhere, *image.noted(path)])
-            return found._replace(elsewhere=elsewhere)
+            read = image.read_image(file.fileno())
+            elsewhere = sorted([*read.elsewhere, *image.noted(path)])
+            return read._replace(elsewhere=elsewhere)
         except image.Malformed as error:
             raise Unfit(path, str(error)) from error
 
 
 def _read_runs(file: int, pagemap: Pagemap) -> Iterator[tuple[int, bytes]]:
     for run in pagemap.runs:
-        for at in range(0, run.length, CHUNK):
-            length = min(CHUNK, run.length - at)
-            yield run.address + at, os.pread(file, length, run.offset + at)
+        for offset in range(0, run.length, CHUNK):
+            length = min(CHUNK, run.length - offset)
+            yield run.address + offset, os.pread(file, length, run.offset + offset)
 
 
 def _pieces(file: int, start: int, length: int) -> Iterator[bytes]:
-    for at in range(0, length, CHUNK):
-        yield os.pread(file, min(CHUNK, length - at), start + at)
+    for offset in range(0, length, CHUNK):
+        yield os.pread(file, min(CHUNK, length - offset), start + offset)
 
 
-def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[[int, int], bytes]:
+def _reader(
+    contents: Image, files: dict[int | None, int], start: int
+) -> Callable[[int, int], bytes]:
     def read(at: int, length: int) -> bytes:
-        pieces = found.pieces(start + at, start + at + length)
+        pieces = contents.pieces(start + at, start + at + length)
         return b"".join(os.pread(files[rank], end - begin, begin) for rank, begin, end in pieces)
 
     return read
 
 
-def _namer(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
+def _namer(contents: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
     """A function that names content by the chunks' keys and the range in each; without a key, by
     image and range."""
 
     def name(at: int, length: int) -> Hashable:
         parts: list[tuple[Path | bytes, int, int]] = []
-        for key, chunk, first, last in found.known(start + at, start + at + length):
+        for key, chunk, first, last in contents.known(start + at, start + at + length):
             if key:
                 parts.append((key, first - chunk, last - chunk))
                 continue
-            for rank, begin, end in found.pieces(first, last):
+            for rank, begin, end in contents.pieces(first, last):
                 where = folder if rank is None else folder.with_name(f"rank-{rank}")
                 if parts and parts[-1][0] == where and parts[-1][2] == begin:
                     begin = parts.pop()[1]

@@ -22,12 +22,12 @@ def find(hashes: Iterable[str], folder: Path) -> list[Path]:
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if _FILE.match(path.name):
             found_files.setdefault(path.stem, []).append(path)
-    found = []
+    paths = []
     for each in sorted(hashes):
         if each not in found_files:
             raise Unfit(folder, f"lacks module {each}, which a rank has loaded")
-        found += found_files[each]
-    return found
+        paths += found_files[each]
+    return paths
 
 
 def add_to(save: Save, files: Iterable[Path]) -> None:

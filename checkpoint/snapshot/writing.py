@@ -111,10 +111,10 @@ class _Writing:
 
     def sizes(self, parts: list[Part]) -> None:
         for part in parts:
-            found = json.loads(self.checkpoint.content(part))
+            sizes = json.loads(self.checkpoint.content(part))
             path = self._path(part, IMAGE)
             with path.open("xb") as file:
-                file.truncate(found["bytes"])
+                file.truncate(sizes["bytes"])
 
     def copy(self, parts: list[Part]) -> None:
         with ExitStack() as stack:
@@ -122,11 +122,11 @@ class _Writing:
             pages = _Pages()
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
-                at = offset(address, len(data))
+                position = offset(address, len(data))
                 if part.kind != "pages":
-                    _write_sparse(file, data, at)
+                    _write_sparse(file, data, position)
                 else:
-                    pages.add(file, data, at)
+                    pages.add(file, data, position)
                 self.report(len(data))
             pages.write()
 
@@ -143,18 +143,18 @@ class _Writing:
             unit, ranks_at = memoryview(b""), dict[int, int]()  # rank by address
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
-                at = offset(address, len(data))
+                position = offset(address, len(data))
                 if data is not unit:
                     unit, ranks_at = data, {}
                 assert part.rank is not None
-                if share and (rank := ranks_at.setdefault(at, part.rank)) != part.rank:
-                    shared = Elsewhere(at, at + len(data), rank)
+                if share and (rank := ranks_at.setdefault(position, part.rank)) != part.rank:
+                    shared = Elsewhere(position, position + len(data), rank)
                     elsewhere[self._path(part, IMAGE)].append(shared)
                 else:
-                    _write_sparse(file, data, at)
+                    _write_sparse(file, data, position)
                 self.report(len(data))
-        for path, found in elsewhere.items():
-            image.note(path, _joined(sorted(found)))
+        for path, others in elsewhere.items():
+            image.note(path, _joined(sorted(others)))
 
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
@@ -184,8 +184,8 @@ class _Writing:
     def _pagemap(self, path: Path) -> criu.Pagemap | None:
         if path not in self._pagemaps:
             for each in path.parent.iterdir():
-                if found := pagemap_of(path.parent, each.name):
-                    self._pagemaps[path.with_name(found.file)] = found
+                if pagemap := pagemap_of(path.parent, each.name):
+                    self._pagemaps[path.with_name(pagemap.file)] = pagemap
         return self._pagemaps.get(path)
 
     def _path(self, part: Part, name: str) -> Path:
@@ -195,8 +195,10 @@ class _Writing:
             raise self._unfit(part, "is not the name of a file in a folder")
         return self.folders[part.rank] / pure
 
-    def _unfit(self, part: Part, what: str) -> Unfit:
-        return Unfit(self.checkpoint.files.url, f"{part.name} of rank {part.rank} {what}", _REMEDY)
+    def _unfit(self, part: Part, problem: str) -> Unfit:
+        return Unfit(
+            self.checkpoint.files.url, f"{part.name} of rank {part.rank} {problem}", _REMEDY
+        )
 
 
 def _joined(parts: list[Elsewhere]) -> Iterator[Elsewhere]:
@@ -217,12 +219,12 @@ class _Pages:
         self._file, self._start, self._end = -1, 0, 0
         self._pending: list[memoryview] = []
 
-    def add(self, file: int, data: memoryview, at: int) -> None:
-        if (file, at) != (self._file, self._end) or len(self._pending) == TOGETHER:
+    def add(self, file: int, data: memoryview, offset: int) -> None:
+        if (file, offset) != (self._file, self._end) or len(self._pending) == TOGETHER:
             self.write()
-            self._file, self._start = file, at
+            self._file, self._start = file, offset
         self._pending.append(data)
-        self._end = at + len(data)
+        self._end = offset + len(data)
 
     def write(self) -> None:
         if self._pending:
@@ -230,18 +232,18 @@ class _Pages:
         self._pending = []
 
 
-def _write(file: int, data: memoryview, at: int) -> None:
+def _write(file: int, data: memoryview, offset: int) -> None:
     while data:
-        written = os.pwrite(file, data, at)
-        data, at = data[written:], at + written
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
 
 
 _NOTHING = bytes(64 << 10)
 
 
-def _write_sparse(file: int, data: memoryview, at: int) -> None:
+def _write_sparse(file: int, data: memoryview, offset: int) -> None:
     """Write data except blocks of zeros: the file has holes there."""
     for start in range(0, len(data), len(_NOTHING)):
         block = data[start : start + len(_NOTHING)]
         if bytes(block) != _NOTHING[: len(block)]:  # much faster than comparing views
-            _write(file, block, at + start)
+            _write(file, block, offset + start)

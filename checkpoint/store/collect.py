@@ -60,15 +60,15 @@ class _Listing(NamedTuple):
         return [each for each in self.claims if each.folder and each.number not in self.manifests]
 
     def pins(self) -> set[Id]:
-        found = {pin for claim in self.running for pin in claim.pins}
+        pinned = {pin for claim in self.running for pin in claim.pins}
         newest = self.newest
         if (
             newest
             and newest.origin
             and not any(each.incarnation == newest.incarnation for each in self.manifests)
         ):
-            found.add(newest.origin)
-        return found
+            pinned.add(newest.origin)
+        return pinned
 
 
 def collect(store: Store, job: str, keep: int) -> Collected:
@@ -106,16 +106,16 @@ def _list(store: Store, job: str, before: _Listing | None = None) -> _Listing:
         remedy = "nothing was removed; the next save or incarnation of the job repairs it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
     read = before.manifests if before else {}
-    found: dict[Id, Manifest | None] = {}
+    manifests: dict[Id, Manifest | None] = {}
     for each in incarnations.ids(store.files, names.manifest(job)):
         with contextlib.suppress(Missing):  # another collection removed it
-            found[each] = read[each] if each in read else _read(store, job, each)
+            manifests[each] = read[each] if each in read else _read(store, job, each)
     numbers = incarnations.numbers(store.files, names.incarnation(job))
     newest_begun = [
         *incarnations.ids(store.files, names.claim(job)),
         *(Id(number, 0) for number in numbers),
     ]
-    return _Listing(newest, fence, claims, found, max(newest_begun, default=incarnations.START))
+    return _Listing(newest, fence, claims, manifests, max(newest_begun, default=incarnations.START))
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:

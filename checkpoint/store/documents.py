@@ -43,8 +43,8 @@ def unseal(url: str, name: str, kind: str, data: bytes) -> Json:
         raise Damaged(url, "does not have the digest that it names", name=name)
     version = document.get("version")
     if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-        what = f"has version {version} of the format, this rankfold knows {VERSION}"
-        raise Refused(url, what, "use the newer rankfold that wrote it", name=name)
+        problem = f"has version {version} of the format, this rankfold knows {VERSION}"
+        raise Refused(url, problem, "use the newer rankfold that wrote it", name=name)
     if fault := _fault(kind, document):
         raise Damaged(url, fault, name=name)
     return document

@@ -7,12 +7,12 @@ class StoreError(Exception):
     """Names the store's URL, the object and the rank, as far as they are known, and the remedy."""
 
     def __init__(
-        self, url: str, what: str, remedy: str = "", *, name: str = "", rank: int | None = None
+        self, url: str, problem: str, remedy: str = "", *, name: str = "", rank: int | None = None
     ):
-        self.url, self.what, self.remedy, self.name, self.rank = url, what, remedy, name, rank
+        self.url, self.what, self.remedy, self.name, self.rank = url, problem, remedy, name, rank
         where = f"{url.rstrip('/')}/{name}" if name else url
         of = f"rank {rank}: " if rank is not None else ""
-        super().__init__(f"{where}: {of}{what}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(f"{where}: {of}{problem}" + (f"; {remedy}" if remedy else ""))
 
 
 class Unavailable(StoreError):

@@ -84,8 +84,8 @@ class Files:
                 entries = self.fs.ls(self.root, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            found = [str(entry["name"]).strip("/").rpartition("/")[2] for entry in entries]
-            return next((name for name in found if not name.endswith(PART)), None)
+            names = [str(entry["name"]).strip("/").rpartition("/")[2] for entry in entries]
+            return next((name for name in names if not name.endswith(PART)), None)
 
     def _walk(self, path: str) -> Iterator[tuple[str, int]]:
         """List files without `find`, which on most file systems treats an error as an empty

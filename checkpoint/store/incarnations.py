@@ -80,11 +80,11 @@ def _newest(
     name = ""
     for again in range(TRIES):
         time.sleep(AGAIN_S * max(0, again - 1))
-        if not (found := listed()):
+        if not (listed_numbers := listed()):
             return None
-        name = name_of(found[-1])
+        name = name_of(listed_numbers[-1])
         try:
-            return found[-1], files.get(name)
+            return listed_numbers[-1], files.get(name)
         except Missing:
             continue
     raise Missing(files.url, "is listed, but does not exist", "remove it from the store", name=name)
@@ -94,10 +94,10 @@ def newest(files: Files, job: str) -> Incarnation | None:
     def listed() -> list[int]:
         return numbers(files, names.incarnation(job))
 
-    found = _newest(files, listed, lambda number: names.incarnation(job, number))
-    if found is None:
+    number_and_data = _newest(files, listed, lambda number: names.incarnation(job, number))
+    if number_and_data is None:
         return None
-    number, data = found
+    number, data = number_and_data
     name = names.incarnation(job, number)
     record = documents.unseal(files.url, name, "incarnation", data)
     if (record["job"], record["incarnation"]) != (job, number):
@@ -109,8 +109,8 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
     """See `Store.begin_incarnation`. Writes the record first, after which the older incarnation is
     refused; then lists what the older one had saved by then. So no save that was reported as
     finished is lost."""
-    found = numbers(files, names.incarnation(job))
-    if not found or found[-1] < incarnation:
+    taken = numbers(files, names.incarnation(job))
+    if not taken or taken[-1] < incarnation:
         record = documents.seal(
             "incarnation",
             job=job,
@@ -125,8 +125,8 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
     assert now is not None
     if not owners.equal(now.owner, owner) or now.origin != origin:
         who = owners.description(now.owner) or "another"
-        what = f"incarnation {incarnation} of {job} has been begun by {who}"
-        raise Refused(files.url, what, "leave the job to it, or begin a later incarnation")
+        problem = f"incarnation {incarnation} of {job} has been begun by {who}"
+        raise Refused(files.url, problem, "leave the job to it, or begin a later incarnation")
     make_fence(files, job, Id(incarnation, 0))
     return now
 
@@ -175,15 +175,15 @@ def make_fence(files: Files, job: str, since: Id) -> None:
 def refuse_old(files: Files, job: str, incarnation: int, now: Incarnation | None) -> None:
     """Check that this is the job's newest incarnation. Raises OldIncarnation, Refused."""
     if now is None or now.incarnation < incarnation:
-        what = f"incarnation {incarnation} of {job} has not been begun"
-        raise Refused(files.url, what, "take the job first")
+        problem = f"incarnation {incarnation} of {job} has not been begun"
+        raise Refused(files.url, problem, "take the job first")
     if now.incarnation > incarnation:
         who = f", begun by {owners.description(now.owner)}" if now.owner else ""
-        what = (
+        problem = (
             f"{job} continues as incarnation {now.incarnation}{who}; incarnation {incarnation} "
             "has ended"
         )
-        raise OldIncarnation(files.url, what, "kill its remaining processes")
+        raise OldIncarnation(files.url, problem, "kill its remaining processes")
 
 
 def refuse_taken_over(
@@ -197,9 +197,9 @@ def refuse_taken_over(
         return
     if not owners.equal(now.owner, owner):
         who = owners.description(now.owner) or "another"
-        what = f"{job} continues as incarnation {now.incarnation}, begun by {who}"
+        problem = f"{job} continues as incarnation {now.incarnation}, begun by {who}"
         remedy = "leave it there, or take it back with `rankfold resume --from`"
-        raise OldIncarnation(files.url, what, remedy)
+        raise OldIncarnation(files.url, problem, remedy)
 
 
 def claim(files: Files, job: str, incarnation: int) -> Claim | None:
@@ -215,8 +215,8 @@ def claim(files: Files, job: str, incarnation: int) -> Claim | None:
 def claims(files: Files, job: str, least: Id) -> list[Claim]:
     """The newest claim of each incarnation that has claims from `least` on."""
     incarnations = {each.incarnation for each in ids(files, names.claim(job)) if each >= least}
-    found = (claim(files, job, each) for each in sorted(incarnations))
-    return [each for each in found if each]
+    live = (claim(files, job, each) for each in sorted(incarnations))
+    return [each for each in live if each]
 
 
 def _claim(files: Files, job: str, number: Id, data: bytes) -> Claim:

@@ -88,23 +88,23 @@ class Manifest:
         """Decode a manifest. `name`: its path, if it is not among the manifests. Raises `Refused`
         or `Damaged`."""
         name = name or names.manifest(job, each)
-        found = documents.unseal(url, name, "manifest", data)
-        if found["job"] != job or found["id"] != str(each):
-            what = f"is the manifest of {found['id']} of job {found['job']}"
-            raise Damaged(url, what, name=name)
+        document = documents.unseal(url, name, "manifest", data)
+        if document["job"] != job or document["id"] != str(each):
+            problem = f"is the manifest of {document['id']} of job {document['job']}"
+            raise Damaged(url, problem, name=name)
         parts = tuple(
-            Part(**{**part, "table": bytes.fromhex(part["table"])}) for part in found["parts"]
+            Part(**{**part, "table": bytes.fromhex(part["table"])}) for part in document["parts"]
         )
         if len({(part.rank, part.name) for part in parts}) != len(parts):
             raise Damaged(url, "has two parts of the same name", name=name)
-        sources = found["sources"].items()
+        sources = document["sources"].items()
         return cls(
-            found["fleet"],
+            document["fleet"],
             job,
             each,
-            Id.parse(found["base"]) if found["base"] else None,
-            found["saved"],
-            found["about"],
+            Id.parse(document["base"]) if document["base"] else None,
+            document["saved"],
+            document["about"],
             parts,
             {
                 Place(folder, "objects", digest): size

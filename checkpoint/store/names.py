@@ -27,13 +27,13 @@ class Id(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Id | None:
-        found = _ID.match(text)
-        return cls(int(found[1]), int(found[2])) if found else None
+        match = _ID.match(text)
+        return cls(int(match[1]), int(match[2])) if match else None
 
     @classmethod
     def of_folder(cls, folder: str) -> Id | None:
-        found = _FOLDER.match(folder)
-        return cls.parse(found[1]) if found else None
+        match = _FOLDER.match(folder)
+        return cls.parse(match[1]) if match else None
 
     def new_folder(self) -> str:
         """A new name for the folder of its data, never used before or again: so a late removal
@@ -54,8 +54,8 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Place | None:
-        found = _DATA.match(name)
-        return cls(*found.groups()) if found else None
+        match = _DATA.match(name)
+        return cls(*match.groups()) if match else None
 
 
 def probe(name: str = "") -> str:
@@ -112,5 +112,5 @@ def id_of(name: str) -> Id | None:
 
 def number_of(name: str) -> int | None:
     """The number in the name of an incarnation."""
-    found = _NUMBERED.match(name.rpartition("/")[2])
-    return int(found[1]) if found else None
+    match = _NUMBERED.match(name.rpartition("/")[2])
+    return int(match[1]) if match else None

@@ -71,8 +71,11 @@ class PartPredecessor:
         if row is None or part is None:
             return None
         if row is not self._row:
-            found = self._predecessor.query(lambda checkpoint: checkpoint.units_of(part, row))
-            self._row, self._units = row, {at: digest for at, _, digest in found or ()}
+            units = self._predecessor.query(lambda checkpoint: checkpoint.units_of(part, row))
+            self._row, self._units = (
+                row,
+                {unit_address: digest for unit_address, _, digest in units or ()},
+            )
         return self._units.get(address)
 
     def _find(self, address: int) -> Row | None:
@@ -82,6 +85,6 @@ class PartPredecessor:
             return None
         if self._rows is None:
             self._rows = self._predecessor.query(lambda checkpoint: checkpoint.rows(part)) or []
-        at = bisect.bisect(self._rows, address, key=lambda row: row.address) - 1
-        row = self._rows[at] if at >= 0 else None
+        index = bisect.bisect(self._rows, address, key=lambda row: row.address) - 1
+        row = self._rows[index] if index >= 0 else None
         return row if row and address < row.address + row.length else None

@@ -103,12 +103,12 @@ class Checkpoint:
 
     def unit(self, digest: bytes) -> memoryview:
         """Read and verify one unit."""
-        found = self._locations().get(digest)
-        if found is None:
+        location = self._locations().get(digest)
+        if location is None:
             raise self._damaged(
                 None, f"names unit {digest.hex()}, which none of its files contains"
             )
-        place = found[0]
+        place = location[0]
         with self._lock:
             pack = self._packs.get(place)
         if pack is None:
@@ -147,7 +147,7 @@ class Checkpoint:
 
     def _needed_by(self, place: Place) -> str:
         """Describe the parts that cannot be restored without a file, as far as can be read."""
-        found = []
+        ranks = []
         for part in self.parts:
             try:
                 where = self._locations()
@@ -159,8 +159,8 @@ class Checkpoint:
             except StoreError:
                 needed = True
             if needed:
-                found.append(f"{part.name} of " + _rank_name(part.rank))
-        return f": {', '.join(found[:8])}" + (", …" if len(found) > 8 else "") if found else ""
+                ranks.append(f"{part.name} of " + _rank_name(part.rank))
+        return f": {', '.join(ranks[:8])}" + (", …" if len(ranks) > 8 else "") if ranks else ""
 
     # ---- units ---------------------------------------------------------------------------------
 
@@ -170,10 +170,14 @@ class Checkpoint:
         where = self._locations()
         for row in self.rows(part):
             for address, length, digest in self.units_of(part, row):
-                found = where.get(digest)
-                if found is None or found[1] != length:
-                    what = "is in none of its files" if found is None else "has a different length"
-                    raise self._damaged(None, f"{part.name}: unit {digest.hex()} {what}", part.rank)
+                place = where.get(digest)
+                if place is None or place[1] != length:
+                    problem = (
+                        "is in none of its files" if place is None else "has a different length"
+                    )
+                    raise self._damaged(
+                        None, f"{part.name}: unit {digest.hex()} {problem}", part.rank
+                    )
                 yield address, digest
 
     # ---- files ---------------------------------------------------------------------------------
@@ -243,10 +247,10 @@ class Checkpoint:
         for (digest, _), reference in zip(index.units, index.references, strict=True):
             other = where.get(reference[0], (None, 0))
             if other[0] is None or other[1] != reference[1] or self._references(other[0]):
-                what = f"unit {digest.hex()} differs from one that none of its files contains"
-                raise self._damaged(place, what)
+                problem = f"unit {digest.hex()} differs from one that none of its files contains"
+                raise self._damaged(place, problem)
             by_file[other[0]].append((digest, reference[0]))
-        found: dict[bytes, memoryview] = {}
+        restored: dict[bytes, memoryview] = {}
         for other_place, pairs in by_file.items():
             with self._lock:
                 pack = self._packs.get(other_place)
@@ -255,10 +259,10 @@ class Checkpoint:
             for digest, other_digest in pairs:
                 data = pack[other_digest]
                 if units.digest_of(data) != other_digest:
-                    what = f"unit {other_digest.hex()} is not what was saved"
-                    raise self._damaged(other_place, what)
-                found[digest] = memoryview(units.difference(differences[digest], data))
-        return found
+                    problem = f"unit {other_digest.hex()} is not what was saved"
+                    raise self._damaged(other_place, problem)
+                restored[digest] = memoryview(units.difference(differences[digest], data))
+        return restored
 
     def _references(self, place: Place) -> tuple[tuple[bytes, int], ...]:
         return self._index(place).references if place.kind == "packs" else ()
@@ -290,11 +294,11 @@ class Checkpoint:
     def _name(self, place: Place) -> str:
         return names.data(self.manifest.job, place)
 
-    def _damaged(self, place: Place | None, what: str, rank: int | None = None) -> StoreError:
+    def _damaged(self, place: Place | None, problem: str, rank: int | None = None) -> StoreError:
         job, each = self.manifest.job, self.manifest.id
         name = self._name(place) if place else names.manifest(job, each)
         remedy = f"checkpoint {each} of {job} cannot be used; restore an older one"
-        return Damaged(self.files.url, what, remedy, name=name, rank=rank)
+        return Damaged(self.files.url, problem, remedy, name=name, rank=rank)
 
 
 def _rank_name(rank: int | None) -> str:

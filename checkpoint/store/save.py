@@ -140,32 +140,35 @@ class Save:
         rows, predecessor = [], self._predecessor.part(rank, name)
         for buffer in live:
             digests = tuple(
-                self._buffer_unit(buffer, at, min(grain, buffer.length - at), rank)
-                for at in range(0, buffer.length, grain)
+                self._buffer_unit(buffer, offset, min(grain, buffer.length - offset), rank)
+                for offset in range(0, buffer.length, grain)
             )
             rows.append(self._row(buffer.address, buffer.length, digests, rank, predecessor))
         self._part(rank, name, "buffers", grain, rows, predecessor)
 
     def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
         """Add host memory: (address, content) of whole pages, in any order, none twice."""
-        found: dict[int, bytes] = {}
+        digests: dict[int, bytes] = {}
         predecessor = self._predecessor.part(rank, name)
         for address, data in runs:
             view = memoryview(data).cast("B")
             if address % PAGE or len(view) % PAGE:
                 raise ValueError(f"{count(len(view), 'byte')} at {address:#x} are not whole pages")
-            for at in range(0, len(view), PAGE):
-                if address + at in found:
-                    raise ValueError(f"the page at {address + at:#x} was given twice")
-                found[address + at] = self._unit(
-                    view[at : at + PAGE], "pages", rank, partial(predecessor.unit_at, address + at)
+            for offset in range(0, len(view), PAGE):
+                if address + offset in digests:
+                    raise ValueError(f"the page at {address + offset:#x} was given twice")
+                digests[address + offset] = self._unit(
+                    view[offset : offset + PAGE],
+                    "pages",
+                    rank,
+                    partial(predecessor.unit_at, address + offset),
                 )
         rows: list[Row] = []
         run: list[bytes] = []
-        for at in sorted(found):
-            run.append(found[at])
-            if at + PAGE not in found or (at // PAGE + 1) % RUN_PAGES == 0:
-                start = at + PAGE - len(run) * PAGE
+        for offset in sorted(digests):
+            run.append(digests[offset])
+            if offset + PAGE not in digests or (offset // PAGE + 1) % RUN_PAGES == 0:
+                start = offset + PAGE - len(run) * PAGE
                 rows.append(self._row(start, len(run) * PAGE, tuple(run), rank, predecessor))
                 run = []
         self._part(rank, name, "pages", PAGE, rows, predecessor)
@@ -175,8 +178,8 @@ class Save:
         digests, rest, length = [], bytearray(), 0
         predecessor = self._predecessor.part(rank, name)
 
-        def unit(data: bytes, at: int) -> bytes:
-            return self._unit(data, "blob", rank, partial(predecessor.unit_at, at))
+        def unit(data: bytes, offset: int) -> bytes:
+            return self._unit(data, "blob", rank, partial(predecessor.unit_at, offset))
 
         for chunk in chunks:
             rest += chunk
@@ -227,11 +230,11 @@ class Save:
 
     # ---- units ---------------------------------------------------------------------------------
 
-    def _buffer_unit(self, buffer: Buffer, at: int, length: int, rank: int | None) -> bytes:
-        name = buffer.name(at, length) if buffer.name else None
+    def _buffer_unit(self, buffer: Buffer, offset: int, length: int, rank: int | None) -> bytes:
+        name = buffer.name(offset, length) if buffer.name else None
         digest = self._digests.get(name) if name is not None else None
         if digest is None:
-            digest = self._unit(buffer.read(at, length), "buffers", rank, length=length)
+            digest = self._unit(buffer.read(offset, length), "buffers", rank, length=length)
             if name is not None:
                 self._digests[name] = digest
         else:
@@ -313,14 +316,14 @@ class Save:
         reference = self._predecessor.unit(digest)
         if reference is None:
             return None
-        found = units.difference(data, reference)
-        if int.from_bytes(found, "little").bit_count() > len(found) * 8 * ALIKE:
+        difference = units.difference(data, reference)
+        if int.from_bytes(difference, "little").bit_count() > len(difference) * 8 * ALIKE:
             return None
-        return found, (digest, len(reference))
+        return difference, (digest, len(reference))
 
-    def _seal(self, which: tuple[Kind, bool]) -> None:
+    def _seal(self, kind_of_pack: tuple[Kind, bool]) -> None:
         with self._lock:
-            pack = self._open.pop(which, None)
+            pack = self._open.pop(kind_of_pack, None)
         if pack is None:
             return
         index, file = units.encode_pack(pack.units, pack.references)
@@ -394,9 +397,9 @@ class Save:
             self._check_open()
             raise
 
-    def _upload_ended(self, done: Future[None]) -> None:
+    def _upload_ended(self, upload: Future[None]) -> None:
         self._slots.release()
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if not upload.cancelled() and (error := upload.exception()) is not None:
             failed = (
                 error if isinstance(error, StoreError) else StoreError(self.files.url, str(error))
             )
@@ -455,8 +458,8 @@ class Save:
                 self._raise_overtaken()
 
     def _raise_overtaken(self) -> None:
-        what = f"checkpoint {self.id} of {self.job} has been taken over by another uploader"
-        raise Overtaken(self.files.url, what, "leave it to that one")
+        problem = f"checkpoint {self.id} of {self.job} has been taken over by another uploader"
+        raise Overtaken(self.files.url, problem, "leave it to that one")
 
     def _manifest(self, about: dict[str, Any]) -> Manifest:
         objects: dict[Place, int] = {}

@@ -152,11 +152,11 @@ class Store:
             finished = incarnations.ids(self.files, names.manifest(job)) if resumed else []
             if before is None or before.number not in finished:
                 return claim, resumed
-        what = (
+        problem = (
             f"{incarnations.TRIES} numbers for a save were taken by other saves, the last one here"
         )
         remedy = "let one process save the job, and let each name be a file"
-        raise Unavailable(self.url, what, remedy, name=names.claim(job, claim.number))
+        raise Unavailable(self.url, problem, remedy, name=names.claim(job, claim.number))
 
     def _newest_claim(self, job: str, incarnation: int) -> Claim | None:
         """The newest claim. A claim that is unreadable or lost counts as given up; only its number
@@ -164,16 +164,16 @@ class Store:
         last = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
         abandoned = Claim(last, None, frozenset())
         try:  # only now: the saves that left these files had made their claims before
-            found = incarnations.claim(self.files, job, incarnation)
+            claim = incarnations.claim(self.files, job, incarnation)
         except Damaged:
             number = self._last(job, incarnation, names.claim)
             return max(abandoned, Claim(number, None, frozenset()), key=lambda each: each.number)
-        return abandoned if last.number and (found is None or found.number < last) else found
+        return abandoned if last.number and (claim is None or claim.number < last) else claim
 
     def _last(self, job: str, incarnation: int, *folders: Callable[[str], str]) -> Id:
         """The largest id of an incarnation in these folders; number 0 if there is none."""
-        found = (each for folder in folders for each in incarnations.ids(self.files, folder(job)))
-        numbers = (each.number for each in found if each.incarnation == incarnation)
+        ids = (each for folder in folders for each in incarnations.ids(self.files, folder(job)))
+        numbers = (each.number for each in ids if each.incarnation == incarnation)
         return Id(incarnation, max(numbers, default=0))
 
     def _next_claim(self, job: str, incarnation: int, before: Claim | None) -> tuple[Claim, bool]:
@@ -236,19 +236,19 @@ class Store:
 
     def jobs(self) -> list[str]:
         """The jobs that have any file in the store."""
-        found = {name.split("/")[1] for name in self.files.below(names.jobs())}
-        return sorted(name for name in found if names.JOB.match(name))
+        folders = {name.split("/")[1] for name in self.files.below(names.jobs())}
+        return sorted(name for name in folders if names.JOB.match(name))
 
     def checkpoints(self, job: str) -> list[Id]:
         """The job's checkpoints, oldest first, by name only: `verify` checks whether they can be
         used. Omits those that an older incarnation wrote after its end."""
         for _ in range(incarnations.TRIES):
             fence = incarnations.fence(self.files, self._job(job))
-            found = incarnations.ids(self.files, names.manifest(job))
+            ids = incarnations.ids(self.files, names.manifest(job))
             if (
                 incarnations.fence(self.files, job) == fence
             ):  # otherwise the fence changed in between
-                return [each for each in found if fence.counts(each)]
+                return [each for each in ids if fence.counts(each)]
         raise self._error_changing(job)
 
     def manifest(self, job: str, each: Id) -> Manifest:
@@ -264,8 +264,8 @@ class Store:
         newest = incarnations.newest(self.files, job)
         if newest and newest.origin == each:  # it may be doomed, but is kept
             name = names.doomed(job, each)
-            found = Manifest.decode(self.url, job, each, self.files.get(name), name)
-            return Checkpoint(self.files, self._of_this_fleet(found, name))
+            manifest = Manifest.decode(self.url, job, each, self.files.get(name), name)
+            return Checkpoint(self.files, self._of_this_fleet(manifest, name))
         known = ", ".join(map(str, self.checkpoints(job))) or "none"
         raise Missing(self.url, f"{job} has no checkpoint {each}", f"it has: {known}")
 
@@ -277,9 +277,9 @@ class Store:
             skipped: list[Skipped] = []
             listed = self.checkpoints(job)
             for each in reversed(listed):
-                found, why = self._verified(job, each, seen)
-                if found is not None:
-                    return Newest(found, tuple(skipped))
+                checkpoint, why = self._verified(job, each, seen)
+                if checkpoint is not None:
+                    return Newest(checkpoint, tuple(skipped))
                 skipped.append(Skipped(each, why))
             if set(listed) <= set(self.checkpoints(job)):
                 return Newest(None, tuple(skipped))
@@ -287,10 +287,10 @@ class Store:
         raise self._error_changing(job)
 
     def _error_changing(self, job: str) -> Unavailable:
-        what = (
+        problem = (
             f"changed during each of {incarnations.TRIES} attempts to list the checkpoints of {job}"
         )
-        return Unavailable(self.url, what, "let other processes finish, then try again")
+        return Unavailable(self.url, problem, "let other processes finish, then try again")
 
     def _verified(
         self, job: str, each: Id, seen: dict[Place, str | None]
@@ -325,8 +325,8 @@ class Store:
                 self.files.create(names.damage(job, place), b"")
 
     def damaged(self, job: str) -> set[Place]:
-        found = map(names.of_damage, self.files.below(names.damage(job)))
-        return {place for place in found if place}
+        places = map(names.of_damage, self.files.below(names.damage(job)))
+        return {place for place in places if place}
 
     # ---- within --------------------------------------------------------------------------------
 
@@ -342,14 +342,14 @@ class Store:
     def data(self, job: str) -> dict[Place, int]:
         """All data files, needed or not, and their sizes in bytes."""
         folder = names.data(job)
-        found = self.files.below(folder).items()
-        places = ((Place.parse(name[len(folder) + 1 :]), size) for name, size in found)
+        sizes = self.files.below(folder).items()
+        places = ((Place.parse(name[len(folder) + 1 :]), size) for name, size in sizes)
         return {place: size for place, size in places if place}
 
     def _of_this_fleet(self, manifest: Manifest, name: str) -> Manifest:
         if self.fleet and manifest.fleet != self.fleet:
-            what = f"is a checkpoint of fleet {manifest.fleet!r}, this is {self.fleet!r}"
-            raise Refused(self.url, what, "restore it in its fleet", name=name)
+            problem = f"is a checkpoint of fleet {manifest.fleet!r}, this is {self.fleet!r}"
+            raise Refused(self.url, problem, "restore it in its fleet", name=name)
         return manifest
 
     def _job(self, job: str) -> str:
@@ -409,14 +409,14 @@ def open(
         if not begin:
             raise _no_store(url)
         if (other := files.any_name()) not in (None, names.ROOT):
-            what = f"contains other files ({other}) and no checkpoints"
-            raise Refused(url, what, "name an empty folder")
+            problem = f"contains other files ({other}) and no checkpoints"
+            raise Refused(url, problem, "name an empty folder")
         files.create(names.ROOT, documents.seal("root", fleet=fleet))
         files.sync([""])
     found = _fleet_of(files)
     if found != fleet:
-        what = f"has the checkpoints of fleet {found!r}, this is {fleet!r}"
-        raise Refused(url, what, "give each fleet its own URL")
+        problem = f"has the checkpoints of fleet {found!r}, this is {fleet!r}"
+        raise Refused(url, problem, "give each fleet its own URL")
     return Store(files, fleet)
 
 

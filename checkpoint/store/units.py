@@ -76,13 +76,13 @@ def decode_table(data: bytes, count: int) -> list[Row]:
 def pieces(row: Row, grain: int) -> list[tuple[int, int]]:
     """(address, bytes) of the units of a range."""
     end = row.address + row.length
-    return [(at, min(grain, end - at)) for at in range(row.address, end, grain)]
+    return [(offset, min(grain, end - offset)) for offset in range(row.address, end, grain)]
 
 
 def decode_list(data: bytes, count: int) -> list[bytes]:
     if len(data) != count * DIGEST:
         raise Malformed(f"a list of {count} digests has {plural.count(len(data), 'byte')}")
-    return [data[at : at + DIGEST] for at in range(0, len(data), DIGEST)]
+    return [data[offset : offset + DIGEST] for offset in range(0, len(data), DIGEST)]
 
 
 def difference(
@@ -190,7 +190,7 @@ def decode_pack(index: PackIndex, file: bytes) -> bytes:
 
 def split_pack(index: PackIndex, raw: bytes) -> Iterator[tuple[bytes, memoryview]]:
     """Yield (digest, bytes) of each unit, unverified."""
-    view, at = memoryview(raw), 0
+    view, offset = memoryview(raw), 0
     for digest, length in index.units:
-        yield digest, view[at : at + length]
-        at += length
+        yield digest, view[offset : offset + length]
+        offset += length

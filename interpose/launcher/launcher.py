@@ -348,8 +348,8 @@ class Launcher:
                 other, own = message.incarnation, config.incarnation
                 if other < own or (other > own and not message.ends):
                     over = f"{other} has ended" if other < own else f"end it before {other} begins"
-                    what = f"rank {config.rank} of {config.job} runs here in incarnation {own}"
-                    raise ControlError("incarnation", f"{what}: {over}")
+                    problem = f"rank {config.rank} of {config.job} runs here in incarnation {own}"
+                    raise ControlError("incarnation", f"{problem}: {over}")
             return handler(request)
 
         return checked

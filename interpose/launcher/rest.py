@@ -164,7 +164,7 @@ class Rest:
         assert self.launcher.started is not None
         rank = self.launcher.started
         pids = self.quiesce.pids()  # without workers that we start later
-        seen = self.launcher.tracker.watches
+        watches = self.launcher.tracker.watches
 
         def examined(reply: Message | None) -> None:
             if reply is None:
@@ -176,7 +176,7 @@ class Rest:
                 request.reply(**reply)
 
         pid = self.launcher.workers.start(
-            lambda: {"hindrances": undumpable.find_running(rank, pids, seen)[:HINDRANCES_MAX]},
+            lambda: {"hindrances": undumpable.find_running(rank, pids, watches)[:HINDRANCES_MAX]},
             examined,
         )
         self.launcher.server.after(EXAMINE_S, lambda: self.launcher.workers.kill(pid))
@@ -457,9 +457,9 @@ class Rest:
         if self.launcher.started is None:
             raise ControlError("empty", f"there is no rank {self.launcher.config.rank} here")
 
-    def _need_idle(self, what: str) -> None:
+    def _need_idle(self, request_name: str) -> None:
         if self._busy:
-            raise ControlError("busy", f"{what}: a {self._busy} is in progress")
+            raise ControlError("busy", f"{request_name}: a {self._busy} is in progress")
 
     def _need_criu(self) -> None:
         if not self.launcher.namespaced:
@@ -471,17 +471,17 @@ class Rest:
         except programs.Missing as error:
             raise ControlError("unavailable", str(error)) from error
 
-    def _joins_running(self, what: str, request: Request[Any]) -> bool:
+    def _joins_running(self, request_name: str, request: Request[Any]) -> bool:
         """Whether the same operation runs already; if so, the request also waits for it."""
-        if self._busy == what:
+        if self._busy == request_name:
             self._waiting.append(request)
             return True
-        if what != "vacate":
-            self._need_idle(what)
+        if request_name != "vacate":
+            self._need_idle(request_name)
         return False
 
-    def _begin(self, what: str, request: Request[Any]) -> None:
-        self._busy, self._waiting = what, [request]
+    def _begin(self, request_name: str, request: Request[Any]) -> None:
+        self._busy, self._waiting = request_name, [request]
         self._stuck, self._why_killed = None, ""
 
     def _kill_if_stuck(self, work: Stuck) -> None:
@@ -583,5 +583,5 @@ def _prepared(
         return {"code": "unavailable", "message": str(error)}
     except OSError as error:
         return {"code": "failed", "message": str(error)}
-    found = {"libraries": str(place) if place else None, "last_pid": last}
-    return found | {"file_problems": problems.reply()}
+    state = {"libraries": str(place) if place else None, "last_pid": last}
+    return state | {"file_problems": problems.reply()}

@@ -133,8 +133,8 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         with reading(store):
             newest = store.newest_incarnation(job)
             try:
-                checkpoint_ = store.checkpoint(job, id)
-                faults = [checkpoint_.describe(each) for each in checkpoint_.verify()]
+                stored = store.checkpoint(job, id)
+                faults = [stored.describe(each) for each in stored.verify()]
             except Missing:  # its message lists the existing ones
                 raise
             except Damaged as error:
@@ -144,17 +144,15 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
             fail(f"{problem}; `rankfold store list {url}` lists them")
         with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
             with reading(store):
-                write_compared(checkpoint_, Path(folder))
+                write_compared(stored, Path(folder))
             if why := Node(Layout(state)).misfit(Path(folder)):
                 fail(f"checkpoint {checkpoint} of {job} cannot be restored here: {why}")
     except (StoreError, Unfit) as error:
         fail(str(error))
-    about = {
-        name: each for name, each in checkpoint_.manifest.about.items() if name in SAVED_JOB_FIELDS
-    }
+    about = {name: each for name, each in stored.manifest.about.items() if name in SAVED_JOB_FIELDS}
     incarnation, owner = (newest.incarnation, newest.owner) if newest else (id.incarnation, "")
     owned = {"incarnation": incarnation, "owner": owner}
-    return {**about, **owned, "bytes": checkpoint_.manifest.size}
+    return {**about, **owned, "bytes": stored.manifest.size}
 
 
 @click.command()

@@ -155,10 +155,10 @@ TABLE: Table = {
         "tests/checkpoint/test_faults.py::test_a_number_that_was_used_is_not_used_again": {
             "numbers-used-again": (
                 (
-                    "return abandoned if last.number and (found is None or found.number < last) "
-                    "else found"
+                    "return abandoned if last.number and (claim is None or claim.number < last) "
+                    "else claim"
                 ),
-                "return found",
+                "return claim",
             ),
         },
         "tests/checkpoint/test_faults.py::test_uploaded_units_are_not_uploaded_again": {
@@ -219,7 +219,7 @@ TABLE: Table = {
             "late-manifests-not-seen": ("    counted += second.manifests.values()\n", ""),
         },
         "tests/checkpoint/test_together.py::test_within_a_collection[the_job_is_restored]": {
-            "origin-goes": ("            found.add(newest.origin)\n", "            pass\n"),
+            "origin-goes": ("            pinned.add(newest.origin)\n", "            pass\n"),
         },
         "tests/checkpoint/test_together.py::test_a_restore_within_two_collections": {
             "doomed-by-another-collection": (
@@ -392,8 +392,8 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_snapshot.py::test_a_note_of_another_form_is_refused": {
             "notes-that-overlap": (
-                "        at = each.end\n    return found\n",
-                "    return found\n",
+                "        offset = each.end\n    return runs\n",
+                "    return runs\n",
             ),
         },
         (
@@ -404,15 +404,15 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_snapshot.py::test_known_content_is_named_by_its_key": {
             "known-beyond-its-chunk": (
-                "max(at, begin), min(at + size, end)",
-                "max(at, begin), end",
+                "max(offset, begin),\n                min(offset + size, end)",
+                "max(offset, begin),\n                end",
             ),
         },
     },
     "checkpoint/snapshot/writing.py": {
         "tests/checkpoint/test_snapshot.py::test_a_buffer_that_replicas_share_is_stored_once": {
             "left-out-wherever-it-lies": (
-                "ranks_at.setdefault(at, part.rank)",
+                "ranks_at.setdefault(position, part.rank)",
                 "ranks_at.setdefault(0, part.rank)",
             ),
         },
@@ -420,7 +420,7 @@ TABLE: Table = {
             "tests/checkpoint/test_snapshot.py::test_a_job_continues_from_the_store_to_the_same_bits"
         ): {
             "left-out-and-not-noted": (
-                "            image.note(path, _joined(sorted(found)))\n",
+                "            image.note(path, _joined(sorted(others)))\n",
                 "            pass\n",
             ),
             "taken-for-the-unit-before": (

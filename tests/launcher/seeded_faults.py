@@ -244,7 +244,7 @@ TABLE: Table = {
             "tests/launcher/test_files.py::"
             "test_an_input_that_differs_is_named_and_nothing_is_changed[other]"
         ): {
-            "inputs-not-looked-at": ("restoring.compare(found)", "pass"),
+            "inputs-not-looked-at": ("restoring.compare(saved)", "pass"),
         },
     },
     "interpose/launcher/criu/undumpable.py": {

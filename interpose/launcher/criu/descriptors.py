@@ -46,7 +46,7 @@ def settle(pids: Iterable[int]) -> None:
 
 def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
     """Numbers of the descriptors that are semaphores, per process."""
-    found = {
+    ids = {
         pid: {
             number
             for number in process.opened(pid, "anon_inode:[eventfd]")
@@ -54,7 +54,7 @@ def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
         }
         for pid in pids
     }
-    return {pid: numbers for pid, numbers in found.items() if numbers}
+    return {pid: numbers for pid, numbers in ids.items() if numbers}
 
 
 def repair(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
@@ -69,12 +69,12 @@ def repair(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
         for info in map(dict, map(decoded, entries(path)))
         if info[_INFO_FD] in numbers
     }
-    found: list[Semaphore] = []
+    repaired: list[Semaphore] = []
     if (folder / _FILES).exists():
-        rewrite(folder / _FILES, lambda entry: _repaired(entry, ids, found))
+        rewrite(folder / _FILES, lambda entry: _repaired(entry, ids, repaired))
     for path in folder.glob("fdinfo-*.img") if ids else ():
         rewrite(path, lambda info: _inheriting(info, ids))
-    return tuple(found)
+    return tuple(repaired)
 
 
 def opened(wanted: Iterable[Semaphore]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _name(id: int) -> str:
     return f"rankfold-semaphore-{id}"
 
 
-def _repaired(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
+def _repaired(entry: bytes, ids: set[int], repaired: list[Semaphore]) -> bytes:
     fields = decoded(entry)
     known = dict(fields)
     if _OF_TIMER in known:
@@ -100,7 +100,7 @@ def _repaired(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
     if known[_TYPE] != _EVENT or known[_ID] not in ids:
         return entry
     id, event = known[_ID], dict(decoded(known[_OF_EVENT]))
-    found.append((id, event[_EVENT_COUNT], event[_EVENT_FLAGS]))
+    repaired.append((id, event[_EVENT_COUNT], event[_EVENT_FLAGS]))
     owner, name = event[_EVENT_OWNER], f"/{_name(id)}".encode()
     regular = encoded([(1, id), (2, event[_EVENT_FLAGS]), (3, 0), (5, owner), (6, name)])
     return encoded([(_TYPE, _REGULAR), (_ID, id), (_OF_REGULAR, regular)])

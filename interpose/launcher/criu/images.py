@@ -135,12 +135,12 @@ Field = tuple[int, Any]  # the field's number and its value: an int, or bytes
 
 def entries(path: Path) -> list[bytes]:
     """The messages of an image."""
-    data, found, at = path.read_bytes(), [], _MAGICS
-    while at < len(data):
-        (length,) = struct.unpack_from("<I", data, at)
-        found.append(data[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found
+    data, result, offset = path.read_bytes(), [], _MAGICS
+    while offset < len(data):
+        (length,) = struct.unpack_from("<I", data, offset)
+        result.append(data[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    return result
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
@@ -152,11 +152,11 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 def decoded(message: bytes) -> list[Field]:
     """The fields of a message without fixed-width fields."""
-    found: list[Field] = []
+    fields: list[Field] = []
     for number, kind, begin, end in Message(bytearray(message), 0, len(message)).fields():
         inside = message[begin:end]
-        found.append((number, _varint(bytearray(inside), 0)[0] if kind == 0 else inside))
-    return found
+        fields.append((number, _varint(bytearray(inside), 0)[0] if kind == 0 else inside))
+    return fields
 
 
 def encoded(fields: Iterable[Field]) -> bytes:
@@ -172,11 +172,11 @@ def encoded(fields: Iterable[Field]) -> bytes:
 
 def _bytes_of(number: int) -> bytes:
     """Encode a number as a varint."""
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])
 
 
 # ---- values that keep their place ----
@@ -209,35 +209,35 @@ class Message:
         """Overwrite a field that is present and into whose bytes the value fits."""
         for field, _, begin, end in self.fields():
             if field == number:
-                for at in range(begin, end):
-                    more = 0x80 if at + 1 < end else 0
-                    self.data[at] = (value & 0x7F) | more
+                for position in range(begin, end):
+                    more = 0x80 if position + 1 < end else 0
+                    self.data[position] = (value & 0x7F) | more
                     value >>= 7
                 assert value == 0
 
     def fields(self) -> Iterator[tuple[int, int, int, int]]:
         """For each field: number, wire type, and where the value begins and ends."""
-        at = self.begin
-        while at < self.end:
-            key, at = _varint(self.data, at)
+        position = self.begin
+        while position < self.end:
+            key, position = _varint(self.data, position)
             kind = key & 7
             if kind == 0:
-                following = _varint(self.data, at)[1]
+                following = _varint(self.data, position)[1]
             elif kind == 2:
-                length, at = _varint(self.data, at)
-                following = at + length
+                length, position = _varint(self.data, position)
+                following = position + length
             else:
-                following = at + {1: 8, 5: 4}[kind]
-            yield key >> 3, kind, at, following
-            at = following
+                following = position + {1: 8, 5: 4}[kind]
+            yield key >> 3, kind, position, following
+            position = following
 
 
-def _varint(data: bytearray, at: int) -> tuple[int, int]:
+def _varint(data: bytearray, position: int) -> tuple[int, int]:
     """Decode a varint: its value, and the offset after it."""
     value = shift = 0
     while True:
-        byte = data[at]
+        byte = data[position]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value, position

@@ -44,22 +44,22 @@ Values = dict[str, Any]
 
 def settings_of(pid: int, thread: int) -> Values:
     """The settings of a thread of a process; without those that the kernel does not have."""
-    found = {}
+    settings = {}
     for name, (read, _) in _ALL.items():
         with contextlib.suppress(OSError):
-            found[name] = read(f"/proc/{pid}/task/{thread}")
-    return found
+            settings[name] = read(f"/proc/{pid}/task/{thread}")
+    return settings
 
 
 def differing(pids: Iterable[int], first: int) -> list[tuple[int, str]]:
     """Processes with a thread that has other settings than the thread `first`: pid, setting."""
     usual = settings_of(first, first)
-    found = set()
+    names = set()
     for pid in pids:
         for thread in process.threads(pid):
             theirs = settings_of(pid, thread)
-            found |= {(pid, name) for name in usual.keys() & theirs if theirs[name] != usual[name]}
-    return sorted(found)
+            names |= {(pid, name) for name in usual.keys() & theirs if theirs[name] != usual[name]}
+    return sorted(names)
 
 
 def assume(values: Values) -> list[str]:

@@ -92,7 +92,7 @@ def _membership(sock: socket.socket, level: int, index: int, group: str) -> Memb
     check(libc.getsockopt(sock.fileno(), level, _FILTER, data, ctypes.byref(size)), group)
     _, _, mode, count = _HEAD.unpack_from(data)
     places = range(_HEAD.size, _HEAD.size + min(count, _SOURCES_MAX) * _ADDRESS, _ADDRESS)
-    sources = [_text(level, data[at : at + _ADDRESS]) for at in places]
+    sources = [_text(level, data[place : place + _ADDRESS]) for place in places]
     return level, socket.if_indextoname(index), group, mode, sources
 
 

@@ -46,17 +46,17 @@ _OPTIONS = {
 
 def read(pids: Iterable[int]) -> tuple[Setting, ...]:
     """The settings of frozen processes."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for pid in pids:
         for thread in process.threads(pid):
-            found += _differing(_OF_THREADS, thread)
-        found += _differing(_OF_PROCESSES, pid)
-        found += _of_sockets(pid)
-        found += [
+            settings += _differing(_OF_THREADS, thread)
+        settings += _differing(_OF_PROCESSES, pid)
+        settings += _of_sockets(pid)
+        settings += [
             ("multicast", [pid, number], each) for number, each in multicast.memberships_of(pid)
         ]
-        found += [("timer", [pid, number], each) for number, each in wall_timers.timers_of(pid)]
-    return tuple(found)
+        settings += [("timer", [pid, number], each) for number, each in wall_timers.timers_of(pid)]
+    return tuple(settings)
 
 
 def personality(pid: int) -> int:
@@ -129,19 +129,19 @@ _ALL: dict[str, Any] = _OF_THREADS | _OF_PROCESSES
 
 
 def _differing(kinds: dict[str, Any], id: int) -> list[Setting]:
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for name, (read, _) in kinds.items():
         with contextlib.suppress(OSError):
             if (value := read(id)) != read(os.getpid()):
-                found.append((name, [id], value))
-    return found
+                settings.append((name, [id], value))
+    return settings
 
 
 # ---- sockets ----
 
 
 def _of_sockets(pid: int) -> list[Setting]:
-    found: list[Setting] = []
+    settings: list[Setting] = []
     usual: dict[tuple[int, int, int], dict[tuple[int, int], bytes]] = {}
     for number in process.opened(pid, "socket:"):
         with contextlib.suppress(OSError), process.socket_of(pid, number) as sock:
@@ -153,8 +153,8 @@ def _of_sockets(pid: int) -> list[Setting]:
                     usual[kind] = _options(fresh)
             for (level, option), value in _options(sock).items():
                 if value != usual[kind].get((level, option)):
-                    found.append(("socket", [pid, number, level, option], value.hex()))
-    return found
+                    settings.append(("socket", [pid, number, level, option], value.hex()))
+    return settings
 
 
 def _options(sock: socket.socket) -> dict[tuple[int, int], bytes]:

@@ -53,19 +53,19 @@ class Connection:
 
 def connections_of(pids: Iterable[int]) -> dict[Connection, int]:
     """All connections of these processes, and the bytes that the other end has not acknowledged."""
-    found = {}
+    connections = {}
     for words in _listed(pids, ("tcp", "tcp6")):
         if words[3] not in _NO_CONNECTION:
             connection = Connection(*_end(words[1]), *_end(words[2]))
-            found[connection] = int(words[4].split(":")[0], 16)
-    return found
+            connections[connection] = int(words[4].split(":")[0], 16)
+    return connections
 
 
 def addresses(pids: Iterable[int]) -> dict[str, str]:
     """Addresses of this machine that sockets of these processes are bound to, each with a
     description of one such socket. Omits loopback and wildcard addresses, which all machines
     have."""
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name in ("tcp", "tcp6", "udp", "udp6"):
         for words in _listed(pids, (name,)):
             (ours, port), (theirs, their_port) = _end(words[1]), _end(words[2])
@@ -73,16 +73,16 @@ def addresses(pids: Iterable[int]) -> dict[str, str]:
             if address.is_loopback or address.is_unspecified:
                 continue
             kind = name.rstrip("6").upper()
-            what = f"a {kind} socket on {ours}, port {port}"
+            subject = f"a {kind} socket on {ours}, port {port}"
             if their_port:
-                what = f"a {kind} connection from {ours} to {theirs}, port {their_port}"
-            found.setdefault(ours, what)
-    return found
+                subject = f"a {kind} connection from {ours} to {theirs}, port {their_port}"
+            problems.setdefault(ours, subject)
+    return problems
 
 
 def absent(addresses: Iterable[str]) -> list[str]:
     """The addresses that this machine does not have: no socket can be bound to them."""
-    found = []
+    result = []
     for address in addresses:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
@@ -90,20 +90,20 @@ def absent(addresses: Iterable[str]) -> list[str]:
                 sock.bind((address, 0))
         except OSError as error:
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                found.append(address)
-    return found
+                result.append(address)
+    return result
 
 
 def lingering(connections: Iterable[Connection]) -> list[Connection]:
     """Connections that the kernel still has, without a process: they are in time-wait, or were
     closed while the other end was unreachable. No socket can get the same addresses and ports
     before they are gone."""
-    wanted, found = set(connections), []
+    wanted, result = set(connections), []
     for words in _lines(("tcp", "tcp6")) if wanted else ():
         connection = Connection(*_end(words[1]), *_end(words[2]))
         if words[9] == "0" and connection in wanted:
-            found.append(connection)
-    return found
+            result.append(connection)
+    return result
 
 
 def _listed(pids: Iterable[int], names: Iterable[str]) -> Iterator[list[str]]:
@@ -123,15 +123,15 @@ def _lines(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _inodes(pids: Iterable[int]) -> set[str]:
-    found = set()
+    inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     link = os.readlink(f"/proc/{pid}/fd/{name}")
                     if match := re.fullmatch(r"socket:\[(\d+)\]", link):
-                        found.add(match[1])
-    return found
+                        inodes.add(match[1])
+    return inodes
 
 
 def _end(text: str) -> tuple[str, int]:
@@ -139,12 +139,13 @@ def _end(text: str) -> tuple[str, int]:
     order."""
     address, _, port = text.partition(":")
     raw = b"".join(
-        int(address[at : at + 8], 16).to_bytes(4, "little") for at in range(0, len(address), 8)
+        int(address[start : start + 8], 16).to_bytes(4, "little")
+        for start in range(0, len(address), 8)
     )
-    found = ipaddress.ip_address(raw)
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    return str(found), int(port, 16)
+    ip = ipaddress.ip_address(raw)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    return str(ip), int(port, 16)
 
 
 def outside(ours: Iterable[Connection], of_job: Iterable[Connection]) -> list[Connection]:
@@ -170,7 +171,7 @@ def end(connections: Iterable[Connection]) -> None:
 def _destroy(connection: Connection) -> bytes:
     """A request of sock_diag(7): a header and inet_diag_req_v2."""
     family = socket.AF_INET if connection.is_ipv4 else socket.AF_INET6
-    ends = [socket.inet_pton(family, at) for at in (connection.ours, connection.theirs)]
+    ends = [socket.inet_pton(family, address) for address in (connection.ours, connection.theirs)]
     request = struct.pack(
         "=BBBxI2s2s16s16sIQ",
         family,

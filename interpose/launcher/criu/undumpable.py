@@ -72,64 +72,68 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     """All findings, in words. `pids`: the processes of the namespace except our own. `files_seen`:
     its files are saved with it."""
     parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
-    found = []
+    hindrances = []
     if rank.pid in parents and _session(rank.pid) != rank.pid:
-        found.append(
+        hindrances.append(
             f"process {named(rank.pid)}, in which the rank continues, is in the session of a "
             "process that has exited: a daemon must call setsid after its last fork"
         )
     with contextlib.suppress(OSError):
         if queues := message_queues(rank.pid):
-            found.append(
+            hindrances.append(
                 f"process {named(rank.pid)}, or one that it started, has made a POSIX message "
                 f'queue, which cannot be saved: mq_unlink("/{queues[0]}") removes it'
             )
     for pid in sorted(parents):
         if not _is_below(pid, rank.pid, parents):
-            found.append(
+            hindrances.append(
                 f"process {named(pid)} is no longer a descendant of the rank's first process "
                 f"{rank.pid}: that process must not exit first, and daemons must not detach from "
                 "it"
             )
         with contextlib.suppress(OSError):
             if personality(pid) != personality(rank.pid):
-                found.append(
+                hindrances.append(
                     f"process {named(pid)} has a personality other than the rank's first process: "
                     "set it before the first fork"
                 )
             elif personality(pid) & _READ_IMPLIES_EXEC:
-                found.append(
+                hindrances.append(
                     f"process {named(pid)} has the personality READ_IMPLIES_EXEC: clear it"
                 )
-        found += [f"process {named(pid)} {what}" for what in _hindrances(pid, rank, pids)]
-        found += [f"process {named(pid)} {what}" for what in host_state.hindrances(pid)]
-        found += [
+        hindrances += [
+            f"process {named(pid)} {hindrance}" for hindrance in _hindrances(pid, rank, pids)
+        ]
+        hindrances += [
+            f"process {named(pid)} {hindrance}" for hindrance in host_state.hindrances(pid)
+        ]
+        hindrances += [
             f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
             f"file has another one, and {_why_unsaved(files_seen)}"
             for name in sorted(unlinked.files_of(pid))
             if not (files_seen and unlinked.is_free(name))
         ]
-    found += [
-        f"process {named(pid)} has a thread with another {what} than the rank's first thread: set "
-        "it before the first thread and the first fork"
-        for pid, what in inherited.differing(parents, rank.pid)
+    hindrances += [
+        f"process {named(pid)} has a thread with another {setting} than the rank's first thread: "
+        "set it before the first thread and the first fork"
+        for pid, setting in inherited.differing(parents, rank.pid)
     ]
-    return found
+    return hindrances
 
 
 def in_memory(pids: set[int]) -> list[str]:
     """The checks that `find` omits, because they read all memory of the processes."""
     return [
-        f"process {named(pid)} {what}"
+        f"process {named(pid)} {hindrance}"
         for pid in sorted(pids)
-        for what in host_state.find_in_memory(pid)
+        for hindrance in host_state.find_in_memory(pid)
     ]
 
 
 def passing(pids: set[int]) -> list[str]:
     """Temporary obstacles: data that the kernel holds for the rank's processes to read, and that
     CRIU would lose. The processes are frozen."""
-    found = set()
+    unread = set()
     for pid in sorted(pids):
         for begins, what in _UNREAD.items():
             for number in opened(pid, begins):
@@ -137,12 +141,12 @@ def passing(pids: set[int]) -> list[str]:
                 with contextlib.suppress(OSError), descriptor(pid, number) as taken:
                     fcntl.ioctl(taken, termios.FIONREAD, left)
                 if left.value:
-                    found.add(f"process {named(pid)} has not read {what}, which would be lost")
-    return sorted(found) + host_state.passing(sorted(pids))
+                    unread.add(f"process {named(pid)} has not read {what}, which would be lost")
+    return sorted(unread) + host_state.passing(sorted(pids))
 
 
 def _hindrances(pid: int, rank: Started, pids: set[int]) -> list[str]:
-    found = [
+    hindrances = [
         f"has a {name} namespace of its own: run it without its sandbox or container"
         for name in _NAMESPACES
         if _in_other_namespace(pid, rank, name)
@@ -151,25 +155,25 @@ def _hindrances(pid: int, rank: Started, pids: set[int]) -> list[str]:
         status = Path(f"/proc/{pid}/status").read_text()
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
         if tracer and int(tracer[1]) in pids:  # the launcher's workers trace, too
-            found.append(f"is traced by process {tracer[1]}: detach the debugger")
+            hindrances.append(f"is traced by process {tracer[1]}: detach the debugger")
         if _is_others(status):
-            found.append(
+            hindrances.append(
                 "belongs to another user, and CRIU may not read its limits: give rankfold "
                 "CAP_SYS_RESOURCE, or run all of the rank as one user"
             )
     if thread_state(pid, pid) == "Z" and os.path.isdir(f"/proc/{pid}/task"):
-        found.append(
+        hindrances.append(
             "has no main thread any more, while other threads run: the main thread must not exit "
             "by itself (pthread_exit is fine where rankfold's libraries are preloaded)"
         )
-    found += _sockets(pid)
+    hindrances += _sockets(pid)
     if any(_file_system(pid, number) == _MESSAGE_QUEUES for number in opened(pid, "/")):
-        found.append("uses a POSIX message queue, which cannot be saved: it must close it")
+        hindrances.append("uses a POSIX message queue, which cannot be saved: it must close it")
     links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:
         if any(re.match(pattern, link) for link in links):
-            found.append(f"uses {what}, which cannot be saved: {remedy}")
-    return found
+            hindrances.append(f"uses {what}, which cannot be saved: {remedy}")
+    return hindrances
 
 
 def _is_others(status: str) -> bool:
@@ -183,8 +187,8 @@ def _is_others(status: str) -> bool:
 
 
 def _field(status: str, name: str) -> str:
-    found = re.search(rf"^{name}:\s*(.*)", status, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^{name}:\s*(.*)", status, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _why_unsaved(files_seen: bool) -> str:
@@ -213,11 +217,11 @@ def _in_other_namespace(pid: int, rank: Started, name: str) -> bool:
 def _sockets(pid: int) -> list[str]:
     """Sockets that are useless without a process that is not saved, or of a kind unknown to
     CRIU."""
-    found = set()
+    hindrances = set()
     for number in opened(pid, "socket:"):
         with contextlib.suppress(OSError), socket_of(pid, number) as sock:
-            found.add(_of_socket(sock))
-    return sorted(found - {""})
+            hindrances.add(_of_socket(sock))
+    return sorted(hindrances - {""})
 
 
 def _of_socket(sock: socket.socket) -> str:
@@ -250,12 +254,12 @@ def _file_system(pid: int, number: int) -> int:
 
 def _links(folder: str) -> set[str]:
     """The link targets in a folder of descriptors or mappings."""
-    found = set()
+    links = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                found.add(os.readlink(f"{folder}/{name}"))
-    return found
+                links.add(os.readlink(f"{folder}/{name}"))
+    return links
 
 
 def _parent(pid: int) -> int | None:

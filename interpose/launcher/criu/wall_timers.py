@@ -58,16 +58,16 @@ def restore(taken: int, timer: Timer) -> None:
 
 def _shown(pid: int, number: int, taken: int) -> Timer | None:
     """None: it is not such a timer, or not armed. Raises OSError."""
-    found = None
+    timer = None
     for _ in range(_TRIES):
         due, period = _due(taken)
         match = _SHOWN.search(Path(f"/proc/{pid}/fdinfo/{number}").read_text())
         if not match or not due or not int(match[2], 8) & _ABSOLUTE:
             return None
-        found = Timer(due, period, int(match[2], 8), int(match[1]))
+        timer = Timer(due, period, int(match[2], 8), int(match[1]))
         if due > time.time_ns():  # it has not expired between the two looks
             break
-    return found
+    return timer
 
 
 def _due(taken: int) -> tuple[int, int]:

@@ -35,9 +35,9 @@ class Previous:
         self.contents: dict[str, Content] = {}
         self.next = 1
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            found = json.loads((folder / _LIST).read_text())
-            self.next = int(found["next"])
-            self.contents = {key: Content(*each) for key, each in found["contents"].items()}
+            listed = json.loads((folder / _LIST).read_text())
+            self.next = int(listed["next"])
+            self.contents = {key: Content(*each) for key, each in listed["contents"].items()}
 
     def link(self, content: Content, target: Path) -> bool:
         """Link the content into a snapshot. Returns whether that succeeded."""

@@ -49,10 +49,10 @@ def compare(files: Files) -> None:
     _refuse("files that the rank reads have changed", wrong)
 
 
-def _refuse(what: str, wrong: list[str]) -> None:
+def _refuse(reason: str, wrong: list[str]) -> None:
     if wrong:
         more = f" and {len(wrong) - _NAMED_MAX} others" if len(wrong) > _NAMED_MAX else ""
-        raise Differs(f"{what}: " + ", ".join(wrong[:_NAMED_MAX]) + more)
+        raise Differs(f"{reason}: " + ", ".join(wrong[:_NAMED_MAX]) + more)
 
 
 def _difference(file: Input) -> str:
@@ -80,13 +80,13 @@ class FileProblems(NamedTuple):
     def reply(self) -> dict[str, Any]:
         """The names as text for a message; a name may be any bytes."""
         return {
-            what: {
+            kind: {
                 "first": [
                     os.fsencode(each).decode(errors="replace") for each in names[:_NAMED_MAX]
                 ],
                 "count": len(names),
             }
-            for what, names in self._asdict().items()
+            for kind, names in self._asdict().items()
         }
 
 
@@ -113,8 +113,8 @@ def put(
 
 def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
     """A value that changes when a rank has run."""
-    found = ((str(path), of_input(str(path))) for path, _ in journals)
-    return [[path, *identity(status)] for path, status in found if status]
+    inputs = ((str(path), of_input(str(path))) for path, _ in journals)
+    return [[path, *identity(status)] for path, status in inputs if status]
 
 
 # ---- what the job made later ---------------------------------------------------------------
@@ -162,8 +162,8 @@ class _Job:
         """The journals' records of what exists there now, if the job made it. A rank may have
         renamed it just before its end: then no record has this name."""
         here = _node(path)
-        found = [name for name in self._journalled.get(path, []) if here and name.node == here]
-        return found or ([Name(False, here)] if here in self._nodes else [])
+        names = [name for name in self._journalled.get(path, []) if here and name.node == here]
+        return names or ([Name(False, here)] if here in self._nodes else [])
 
     def written(self) -> list[str]:
         """Nodes of files with several names that a rank has written."""

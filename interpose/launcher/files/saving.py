@@ -161,7 +161,7 @@ def take(snapshot: Path, tracked: dict[str, Name], opened: Opened, previous: Pre
 def _behind_links(names: dict[str, bool], tracked: dict[str, Name], ours: Ours) -> dict[str, bool]:
     """Names whose folder was moved, and replaced by a link that is not the rank's: their real
     paths. If the rank made the link itself, no such file exists behind it."""
-    found: dict[str, bool] = {}
+    folders: dict[str, bool] = {}
     real: dict[str, str] = {}  # real paths of folders
     for path, made in names.items():
         folder, name = os.path.split(path)
@@ -174,8 +174,8 @@ def _behind_links(names: dict[str, bool], tracked: dict[str, Name], ours: Ours) 
                     real[folder] = os.path.realpath(folder)
         there = os.path.join(real[folder], name)
         if real[folder] != folder and there not in names and not ours(there):
-            found[there] = made
-    return found
+            folders[there] = made
+    return folders
 
 
 def _is_made(path: str, tracked: dict[str, Name]) -> bool:
@@ -340,15 +340,15 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
     """The folders above all entries, above names that the rank has removed but not made, and above
     its working directories."""
     own = {entry.path for entry in entries if entry.kind == "folder"}
-    seen = set()
+    folders = set()
     inside = [entry.path for entry in entries]
     inside += [path for path, made in names.items() if not made]
     inside += [os.path.join(folder, "any") for folder in works_in]
     for path in inside:
         for folder in map(str, Path(path).parents):
-            if folder in seen:  # and so are the folders above it
+            if folder in folders:  # and so are the folders above it
                 break
-            seen.add(folder)
+            folders.add(folder)
             if folder in own:
                 continue
             with nofollow.open_if_present(folder) as fd:
@@ -389,12 +389,12 @@ class Opened:
             (self.read if reads and path not in self.temporary else self.written).add(path)
 
     def _maps(self, maps: Path) -> None:
-        seen = set()
+        mapped = set()
         for line in maps.read_text(errors="surrogateescape").splitlines():
             words = line.split(maxsplit=5)
-            if len(words) < 6 or (words[5], words[1]) in seen:
+            if len(words) < 6 or (words[5], words[1]) in mapped:
                 continue
-            seen.add((words[5], words[1]))
+            mapped.add((words[5], words[1]))
             path = self._name(words[5].replace("\\012", "\n"))
             status = of_input(path)
             if status is None or not self._is_file(path, status):
@@ -427,8 +427,8 @@ def sample(path: str) -> str:
     digest = hashlib.sha256()
     with open(nofollow.file(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        for at in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, at))
+        for offset in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, offset))
     return digest.hexdigest()
 
 
@@ -436,10 +436,10 @@ def read(snapshot: str) -> Files | None:
     """Read a snapshot's record of its files; None if they were not tracked. Raises Differs."""
     path = Path(snapshot, NAME)
     try:
-        found = json.loads(path.read_text())
-        if found.get("version") != VERSION:
-            raise Differs(f"{path} has format {found.get('version')}, not {VERSION}")
-        return msgspec.convert(found, Files)
+        listed = json.loads(path.read_text())
+        if listed.get("version") != VERSION:
+            raise Differs(f"{path} has format {listed.get('version')}, not {VERSION}")
+        return msgspec.convert(listed, Files)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, AttributeError) as error:
@@ -456,15 +456,15 @@ def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open(fd, "r+") as file:
         _lock(fd, path)
-        found = {}
+        notes = {}
         with contextlib.suppress(ValueError):  # its writer was killed
-            found = json.load(file)
+            notes = json.load(file)
         try:
-            yield found
+            yield notes
         finally:
             file.seek(0)
             file.truncate()
-            json.dump(found, file)
+            json.dump(notes, file)
             file.flush()
 
 

@@ -26,26 +26,26 @@ def copy_out(source: int, target: Path, ranges: Iterable[tuple[int, int]]) -> No
         os.close(fd)
 
 
-def copy(source: int, target: int, at: int = 0, end: int | None = None) -> None:
+def copy(source: int, target: int, offset: int = 0, end: int | None = None) -> None:
     """Copy data that is not in holes to the same offsets. Raises OSError."""
     end = os.fstat(source).st_size if end is None else end
-    for first, last in _data(source, at, end):
+    for first, last in _data(source, offset, end):
         copy_range(source, first, target, first, last - first)
 
 
-def _data(file: int, at: int, end: int) -> Iterator[tuple[int, int]]:
+def _data(file: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
     """The parts that are not holes, as (begin, end)."""
-    while at < end:
+    while offset < end:
         try:
-            begin = os.lseek(file, at, os.SEEK_DATA)
+            begin = os.lseek(file, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # holes up to the end
                 return
             raise
         if begin >= end:
             return
-        at = min(os.lseek(file, begin, os.SEEK_HOLE), end)
-        yield begin, at
+        offset = min(os.lseek(file, begin, os.SEEK_HOLE), end)
+        yield begin, offset
 
 
 def size(source: int, ranges: Iterable[tuple[int, int]]) -> int:

@@ -177,11 +177,11 @@ class Tracker:
             if old:
                 self._before[new] = old
             self._paths.clear()
-            earlier, at = [new], new
-            while at := self._before.get(at, ""):
-                if at in earlier:
+            earlier, path = [new], new
+            while path := self._before.get(path, ""):
+                if path in earlier:
                     break
-                earlier.append(at)
+                earlier.append(path)
             for below in _below(new):
                 for folder in earlier[1:]:
                     self._note(folder + below, _UNKNOWN, fresh)
@@ -231,12 +231,12 @@ class Tracker:
 
     def _folder(self, node: Node, depth: int = 0) -> str | None:
         if node not in self._paths:
-            found = self._named(node)
-            if found is None and node in self._places and depth < _DEPTH_MAX:
+            path = self._named(node)
+            if path is None and node in self._places and depth < _DEPTH_MAX:
                 place = self._places[node]
                 above = self._folder(place.folder, depth + 1)
-                found = os.path.join(above, place.name) if above else None
-            self._paths[node] = found
+                path = os.path.join(above, place.name) if above else None
+            self._paths[node] = path
         return self._paths[node]
 
     def _write(self, fresh: dict[str, Name]) -> None:
@@ -308,12 +308,12 @@ def _within(path: str, folder: str) -> bool:
 
 def _below(folder: str) -> list[str]:
     """All names below a folder, each with a leading slash; unreadable folders are skipped."""
-    found, waiting = [], [""]
+    names, waiting = [], [""]
     while waiting:
         at = waiting.pop()
         with contextlib.suppress(OSError), os.scandir(folder + at) as entries:
             for entry in entries:
-                found.append(f"{at}/{entry.name}")
+                names.append(f"{at}/{entry.name}")
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(found[-1])
-    return found
+                    waiting.append(names[-1])
+    return names

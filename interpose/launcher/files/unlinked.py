@@ -26,15 +26,15 @@ _LOOK_AGAIN_S = 0.01
 
 def files_of(pid: int) -> dict[str, str]:
     """Files of a process that have lost their name: a link in /proc to the file, by lost name."""
-    found = {}
+    files = {}
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
         with contextlib.suppress(OSError):
             for each in os.listdir(folder):
                 with contextlib.suppress(OSError):
                     name, link = os.readlink(f"{folder}/{each}"), f"{folder}/{each}"
                     if name.startswith("/") and name.endswith(DELETED) and os.stat(link).st_nlink:
-                        found[name.removesuffix(DELETED)] = link
-    return found
+                        files[name.removesuffix(DELETED)] = link
+    return files
 
 
 def is_free(name: str) -> bool:

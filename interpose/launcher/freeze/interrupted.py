@@ -209,11 +209,11 @@ def _timeout(pid: int, call: tuple[int, ...]) -> int | None:
     if number == _FUTEX and arguments[1] & _FUTEX_COMMAND != _FUTEX_WAIT:
         return None  # an absolute time, not a duration
     if number in _TIMESPECS:
-        at = arguments[_TIMESPECS[number]]
-        if at == 0 or (number in _REMAINDERS and arguments[_REMAINDERS[number]] == at):
+        address = arguments[_TIMESPECS[number]]
+        if address == 0 or (number in _REMAINDERS and arguments[_REMAINDERS[number]] == address):
             return None
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            seconds, nanoseconds = struct.unpack("<qq", os.pread(memory.fileno(), 16, at))
+            seconds, nanoseconds = struct.unpack("<qq", os.pread(memory.fileno(), 16, address))
         return int(seconds * _NS + nanoseconds)
     return _socket_timeout(pid, arguments[0], _TIMEOUTS[number]) if number in _TIMEOUTS else None
 

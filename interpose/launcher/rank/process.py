@@ -205,10 +205,10 @@ def forget_signals() -> None:
 
 def _cannot_start(command: Command, code: int) -> CannotStart:
     name, workdir = command.argv[0], command.workdir
-    found = code == errno.ENOENT and "/" in name and os.path.exists(os.path.join(workdir, name))
+    exists = code == errno.ENOENT and "/" in name and os.path.exists(os.path.join(workdir, name))
     if not os.path.isdir(workdir):
         reason = f"the working directory {workdir} does not exist"
-    elif found:
+    elif exists:
         reason = f"the interpreter that {name} names (its #! line, or ELF loader) does not exist"
     elif code == errno.ENOEXEC:
         reason = f"{name} is neither a program nor a script with a #! line"
@@ -235,13 +235,13 @@ def child(step: Callable[[], None]) -> NoReturn:
 
 def parents() -> dict[int, int]:
     """pid → parent's pid of all processes that this /proc shows."""
-    found = {}
+    parent_of = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 stat = Path("/proc", entry, "stat").read_bytes()
-                found[int(entry)] = int(stat[stat.rindex(b")") + 1 :].split()[1])
-    return found
+                parent_of[int(entry)] = int(stat[stat.rindex(b")") + 1 :].split()[1])
+    return parent_of
 
 
 def descendants(root: int) -> list[int]:
@@ -249,27 +249,27 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
-    found: list[int] = []
+    pids: list[int] = []
     waiting = [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        pids += below
         waiting += below
-    return found
+    return pids
 
 
 def living() -> set[int]:
     """All processes that this /proc shows, except zombies. A process whose main thread has exited
     counts while other threads run."""
-    found = set()
+    pids = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 stat = Path("/proc", entry, "stat").read_bytes()
                 words = stat[stat.rindex(b")") + 1 :].split()
                 if words[0] not in (b"Z", b"X") or int(words[_THREADS]) > 1:
-                    found.add(int(entry))
-    return found
+                    pids.add(int(entry))
+    return pids
 
 
 def threads(pid: int) -> list[int]:
@@ -282,13 +282,13 @@ def threads(pid: int) -> list[int]:
 def opened(pid: int, begins: str) -> list[int]:
     """Descriptors of a process whose link in /proc begins with `begins`: ``socket:``,
     ``anon_inode:[timerfd]``."""
-    found = []
+    files = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{pid}/fd/{name}").startswith(begins):
-                    found.append(int(name))
-    return found
+                    files.append(int(name))
+    return files
 
 
 def thread_state(pid: int, thread: int) -> str:
@@ -302,14 +302,14 @@ def thread_state(pid: int, thread: int) -> str:
 def stopped(proc: int) -> list[str]:
     """The processes below this one that a signal has stopped: name, and pid in the /proc opened as
     `proc`. A program may have changed its own name."""
-    found = []
+    descriptions = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
             stat = Path(f"/proc/{pid}/stat").read_bytes()
             name, _, words = stat.partition(b"(")[2].rpartition(b")")
             if words.split()[0] == b"T":
-                found.append(f"{printable(name)} (pid {host_pid(pid, proc)})")
-    return found
+                descriptions.append(f"{printable(name)} (pid {host_pid(pid, proc)})")
+    return descriptions
 
 
 def printable(text: bytes) -> str:
@@ -343,14 +343,14 @@ def signal_all(signum: int, namespaced: bool) -> None:
 
 def reap() -> dict[int, int]:
     """Reap the children that have ended, without blocking: pid → wait status."""
-    found = {}
+    statuses = {}
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, how = os.waitpid(-1, os.WNOHANG)
             if ended == 0:
                 break
-            found[ended] = how
-    return found
+            statuses[ended] = how
+    return statuses
 
 
 def host_pid(pid: int, proc: int) -> int:

@@ -41,9 +41,9 @@ class Stuck:
 
 def _done(pid: int) -> str:
     """A process's state, CPU time, and I/O counters so far."""
-    found = ""
+    reports = ""
     with contextlib.suppress(OSError, IndexError):
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        found = " ".join([words[_STATE], *words[_CPU]])
-        found += Path(f"/proc/{pid}/io").read_text()
-    return found
+        reports = " ".join([words[_STATE], *words[_CPU]])
+        reports += Path(f"/proc/{pid}/io").read_text()
+    return reports

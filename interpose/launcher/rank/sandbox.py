@@ -32,11 +32,11 @@ _SMALL = "size=1048576,mode="  # an empty file system over a folder: only names 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> None:
+def check(result: int, call: str) -> None:
     """Raise OSError if a call of libc failed."""
     if result != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{call}: {os.strerror(code)}")
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def enter(inside: Sandbox, ipc: bool) -> None:
     """
     check(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWIPC if ipc else 0)), "unshare mounts and IPC")
     mount("none", "/", None, _MS_REC_SLAVE)
-    found = _found(inside.fixed) if inside.fixed else {}
+    descriptors = _found(inside.fixed) if inside.fixed else {}
     hide(inside.hidden, inside.visible)
     if inside.fixed:
-        _furnish(found)
+        _furnish(descriptors)
 
 
 @contextlib.contextmanager
@@ -138,18 +138,18 @@ def _found(fixed: Fixed) -> dict[str, int]:
     for log in (fixed.out, fixed.err):
         with contextlib.suppress(FileExistsError):
             os.close(os.open(log, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    found = {SOCKET: fixed.socket, OUT: fixed.out, ERR: fixed.err}
+    descriptors = {SOCKET: fixed.socket, OUT: fixed.out, ERR: fixed.err}
     if fixed.libraries:
-        found[LIBRARIES] = fixed.libraries
-    return {place: _path(path) for place, path in found.items()}
+        descriptors[LIBRARIES] = fixed.libraries
+    return {place: _path(path) for place, path in descriptors.items()}
 
 
-def _furnish(found: dict[str, int]) -> None:
+def _furnish(descriptors: dict[str, int]) -> None:
     """Mount the files below `FOLDER`, readable for every user that the rank's processes become."""
     mount("tmpfs", FOLDER, "tmpfs", _MS_NOSUID_NODEV, f"{_SMALL}755")
-    for place, fd in found.items():
+    for place, fd in descriptors.items():
         _bind(fd, place)
-    if LIBRARIES in found:
+    if LIBRARIES in descriptors:
         _seal(LIBRARIES, _MS_NOSUID_NODEV)
     _seal(FOLDER, _MS_NOSUID_NODEV)
 

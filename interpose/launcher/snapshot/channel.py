@@ -50,8 +50,8 @@ def mapped_by(pid: int, fd: int) -> str | None:
     folder = f"/proc/{pid}/map_files"
     for name in sorted(os.listdir(folder)):
         with contextlib.suppress(OSError):
-            found = os.stat(f"{folder}/{name}")
-            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+            status = os.stat(f"{folder}/{name}")
+            if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
                 return name
     return None
 

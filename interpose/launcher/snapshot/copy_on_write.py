@@ -79,12 +79,12 @@ class Hold:
         self._map.close()
 
     def _set(self, name: str, value: int) -> None:
-        at = _SHAPE[name].offset
-        self._map[at : at + 4] = value.to_bytes(4, "little")
+        offset = _SHAPE[name].offset
+        self._map[offset : offset + 4] = value.to_bytes(4, "little")
 
     def _get(self, name: str) -> int:
-        at = _SHAPE[name].offset
-        return int.from_bytes(self._map[at : at + 4], "little")
+        offset = _SHAPE[name].offset
+        return int.from_bytes(self._map[offset : offset + 4], "little")
 
 
 def possible(image: int) -> bool:

@@ -191,11 +191,11 @@ def read(folder: str) -> About:
     """Read `about.json` of a snapshot. Raises Unfit."""
     path = Path(folder, _ABOUT)
     try:
-        found = json.loads(path.read_text())
-        if found.get("version") != VERSION:
-            raise Unfit(f"{path} has format {found.get('version')}, not {VERSION}")
-        del found["has_channel"]
-        return About(**found)
+        about = json.loads(path.read_text())
+        if about.get("version") != VERSION:
+            raise Unfit(f"{path} has format {about.get('version')}, not {VERSION}")
+        del about["has_channel"]
+        return About(**about)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unfit(f"{path} cannot be read: {error}") from error
 
@@ -238,12 +238,12 @@ def compare_here(folder: str, about: About) -> saving.Files | None:
         )
     try:
         command.compare_cpu(Path(folder, _IMAGES))
-        found = saving.read(folder)
-        if found:
-            restoring.compare(found)
+        saved = saving.read(folder)
+        if saved:
+            restoring.compare(saved)
     except (command.Refused, saving.Differs) as error:
         raise Unfit(str(error)) from error
-    return found
+    return saved
 
 
 def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, restoring.FileProblems]:
@@ -278,12 +278,12 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
 def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
     """The paths where the journals of all ranks next to this one may be, and the life of each.
     Raises Unfit."""
-    found = dict[Path, str]()
+    journals = dict[Path, str]()
     for about in abouts(folder):
         path, life = about.journal
         if life:
-            found[Path(path)] = found[own.with_name(f"rank-{about.rank}.files")] = life
-    return list(found.items())
+            journals[Path(path)] = journals[own.with_name(f"rank-{about.rank}.files")] = life
+    return list(journals.items())
 
 
 def opened_images(folder: str) -> int:
