@@ -60,8 +60,8 @@ class Epochs:
         """Begin an epoch; nothing happens if it has begun."""
         old = self.jobs.get(placement.job)
         if old and old.placement.incarnation > placement.incarnation:
-            what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
-            raise ControlError("incarnation", f"{what}: {placement.incarnation} has ended")
+            problem = f"{placement.job} was here in incarnation {old.placement.incarnation}"
+            raise ControlError("incarnation", f"{problem}: {placement.incarnation} has ended")
         if old and old.placement.epoch == placement.epoch:
             return
         if old and old.placement.epoch > placement.epoch:
@@ -410,7 +410,7 @@ def _refuse(requests: list[Any], reason: str) -> None:
     requests.clear()
 
 
-def age(at: float | None) -> float | None:
+def age(since: float | None) -> float | None:
     """Seconds since a reading of CLOCK_MONOTONIC. Ages are sent because the receiver's clock may
     differ."""
-    return None if at is None else max(0.0, time.monotonic() - at)
+    return None if since is None else max(0.0, time.monotonic() - since)

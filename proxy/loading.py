@@ -51,8 +51,8 @@ class LoadThreads:
             load(event, cc)
         except Exception as error:  # report a defect of ours to the program as an error
             log.exception("loading for job %d rank %d", event.job, event.rank)
-            what = f"kernel {event.name}" if event.kind == EVENT_FUNCTION else "a module"
-            why = f"{what}: {error!r}, which is a defect of rankfold"
+            subject = f"kernel {event.name}" if event.kind == EVENT_FUNCTION else "a module"
+            why = f"{subject}: {error!r}, which is a defect of rankfold"
             if event.kind == EVENT_MODULE:
                 self.native.module_ready(event.token, UNKNOWN, why=why)
             else:

@@ -95,7 +95,7 @@ def _unfit(info: Any) -> str:
     """Why a kernel (FunctionInfo) is refused: a word of its access sets is not in its parameters.
     "": it is not."""
     last = info.param_bytes - WORD_BYTES
-    beyond = [at for at, _ in info.sets.words if not 0 <= at <= last]
+    beyond = [offset for offset, _ in info.sets.words if not 0 <= offset <= last]
     if not beyond:
         return ""
     return (
@@ -267,8 +267,8 @@ class Native:
             )
             return
         functions = b"".join(name.encode() + b"\0" for name in info.functions)
-        found = sorted(info.globals, key=lambda g: not g.managed)
-        names = b"".join(g.name.encode() + b"\0" for g in found)
+        variables = sorted(info.globals, key=lambda g: not g.managed)
+        names = b"".join(g.name.encode() + b"\0" for g in variables)
         self._lib.proxy_module_ready(
             self._proxy,
             token,
@@ -279,11 +279,11 @@ class Native:
             info.globals_image,
             len(info.functions),
             functions,
-            len(found),
-            sum(g.managed for g in found),
+            len(variables),
+            sum(g.managed for g in variables),
             names,
-            [g.offset for g in found],
-            [g.bytes for g in found],
+            [g.offset for g in variables],
+            [g.bytes for g in variables],
         )
 
     def function_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:
@@ -297,10 +297,10 @@ class Native:
             self._lib.proxy_function_ready(self._proxy, token, error, why.encode(), null, null)
             return
         sets = info.sets
-        bounds, places = sets.bounds, {at: n for n, (at, _) in enumerate(sets.words)}
+        bounds, places = sets.bounds, {offset: n for n, (offset, _) in enumerate(sets.words)}
         words = self._ffi.new(
             "struct proxy_access[]",
-            [(at, WORD_BYTES, use, bounds.uses(at)) for at, use in sets.words],
+            [(offset, WORD_BYTES, use, bounds.uses(offset)) for offset, use in sets.words],
         )
         variables = self._ffi.new(
             "struct proxy_access[]", [(a.at, a.bytes, a.use, a.bounded) for a in info.variables]

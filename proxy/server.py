@@ -111,7 +111,7 @@ class Proxy:
             self.native.close()
 
     @contextlib.contextmanager
-    def _within(self, what: str) -> Iterator[None]:
+    def _within(self, request: str) -> Iterator[None]:
         """Exit at once, with a line in the log, if the block has not ended after CLOSE_S. Until the
         process exits, no other proxy can open the device."""
 
@@ -120,7 +120,7 @@ class Proxy:
                 "device %s: exiting after %g s of waiting for %s",
                 self.options.device,
                 CLOSE_S,
-                what,
+                request,
             )
             logging.shutdown()
             os._exit(1)

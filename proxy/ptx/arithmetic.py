@@ -82,7 +82,7 @@ def _limited(origins: Origins) -> Origins:
     places = {o.at for o in origins if isinstance(o.at, Place)}
     if not places:
         return origins
-    anywhere = {Origin("place", Place(at.param, None)) for at in places}
+    anywhere = {Origin("place", Place(place.param, None)) for place in places}
     if len(places) < PLACES_MAX:
         anywhere &= origins
     exact = {
@@ -104,9 +104,9 @@ def _pointers(origins: Origins) -> Origins:
     )
 
 
-def _is_known(at: object) -> bool:
+def _is_known(place: object) -> bool:
     """True for a part of the parameters at a known offset."""
-    return isinstance(at, Part) and at != og.ANYWHERE
+    return isinstance(place, Part) and place != og.ANYWHERE
 
 
 _POINTERS = (WHOLE, og.LOW, og.HIGH)
@@ -139,8 +139,8 @@ class Registers:
 
     # ---- state
 
-    def open(self, what: str, instr: Instr) -> None:
-        self.reasons.setdefault(what, instr.text or ".".join(instr.op))
+    def open(self, reason: str, instr: Instr) -> None:
+        self.reasons.setdefault(reason, instr.text or ".".join(instr.op))
 
     def add_origins(self, to: Operand, origins: Origins) -> None:
         if not origins:
@@ -202,17 +202,17 @@ class Registers:
         self._use(origins, Use.VALUE)
 
     def _use(self, origins: Iterable[Origin], use: Use) -> None:
-        for kind, at, _shape in origins:
-            if kind == "word" and isinstance(at, int):
-                self.words[at] |= use
-            elif kind == "slot" and isinstance(at, int):
-                self.slots[at] |= use
-            elif kind == "variable" and isinstance(at, str):
-                self.variables[at] |= use
-            elif isinstance(at, Part) and _is_known(at) and use & (Use.VALUE | Use.LOW_BITS):
+        for kind, place, _shape in origins:
+            if kind == "word" and isinstance(place, int):
+                self.words[place] |= use
+            elif kind == "slot" and isinstance(place, int):
+                self.slots[place] |= use
+            elif kind == "variable" and isinstance(place, str):
+                self.variables[place] |= use
+            elif isinstance(place, Part) and _is_known(place) and use & (Use.VALUE | Use.LOW_BITS):
                 # A part of a word tells of the word.
-                end = min(at.start + at.bytes, self.param_bytes - 7)
-                for word in range(max(at.start // 4 * 4 - 4, 0), end, 4):
+                end = min(place.start + place.bytes, self.param_bytes - 7)
+                for word in range(max(place.start // 4 * 4 - 4, 0), end, 4):
                     self.words[word] |= Use.VALUE
 
     # ---- arithmetic
@@ -301,23 +301,23 @@ class Registers:
         self.add_origins(i.args[0], self._product(i) | self._displaced(self.of(i.args[3]), None))
 
     def shift_up(self, i: Instr) -> None:
-        what, by = self.of(i.args[1]), i.args[2]
-        self.value(what | self.of(by))
+        value, by = self.of(i.args[1]), i.args[2]
+        self.value(value | self.of(by))
         known = isinstance(by, Int) and by.value < 64
         self.add_origins(
             i.args[0],
-            og.scaled(what, 1 << by.value) if isinstance(by, Int) and known else og.mixed(what),
+            og.scaled(value, 1 << by.value) if isinstance(by, Int) and known else og.mixed(value),
         )
 
     def shift_down(self, i: Instr) -> None:
-        what, by = self.of(i.args[1]), i.args[2]
+        value, by = self.of(i.args[1]), i.args[2]
         if TYPE_BYTES.get(i.op[-1]) != 8 or not isinstance(by, Int):
-            self.value(what | self.of(by))
-            self.add_origins(i.args[0], og.divided(what))
+            self.value(value | self.of(by))
+            self.add_origins(i.args[0], og.divided(value))
             return
         if by.value != 32:
-            self.value(what)
-        self.add_origins(i.args[0], og.lowered(what, by.value))
+            self.value(value)
+        self.add_origins(i.args[0], og.lowered(value, by.value))
 
     def divide(self, i: Instr) -> None:
         if self._is_float(i):

@@ -61,7 +61,7 @@ class Blocks:
     def __init__(self, instrs: list[Instr]):
         self.all = _split(instrs)
         self.order, dominator = dominators(0, [block.successors for block in self.all])
-        self.position = {number: at for at, number in enumerate(self.order)}
+        self.position = {number: index for index, number in enumerate(self.order)}
         for block in self.all:
             block.dominator = dominator.get(block.number, -1)
             block.edges_in = [edge for edge in block.edges_in if edge.source in self.position]
@@ -80,39 +80,39 @@ class Blocks:
 
         These blocks need a phi if there is a definition in each of them and one at the start.
         """
-        found: set[int] = set()
+        frontier: set[int] = set()
         todo = list(where)
         while todo:
             number = todo.pop()
             for join in self._frontiers[number]:
-                if join not in found:
-                    found.add(join)
+                if join not in frontier:
+                    frontier.add(join)
                     todo.append(join)
-        return found
+        return frontier
 
     @functools.cached_property
     def _frontiers(self) -> dict[int, set[int]]:
         """The dominance frontiers: blocks that some, but not all, paths reach through a block."""
-        found: dict[int, set[int]] = {number: set() for number in self.order}
+        frontiers: dict[int, set[int]] = {number: set() for number in self.order}
         for number in self.order:
             block = self.all[number]
             for edge in block.edges_in if len(block.edges_in) > 1 else ():
                 runner = edge.source
                 while runner != block.dominator:
-                    found[runner].add(number)
+                    frontiers[runner].add(number)
                     runner = self.all[runner].dominator
-        return found
+        return frontiers
 
     def loop(self, head: int) -> set[int]:
         """The blocks of the loops with this head: all on paths from it back to it."""
-        found = {head}
+        blocks = {head}
         todo = [w.source for w in self.all[head].edges_in if self.dominates(head, w.source)]
         while todo:
             number = todo.pop()
-            if number not in found:
-                found.add(number)
+            if number not in blocks:
+                blocks.add(number)
                 todo += [edge.source for edge in self.all[number].edges_in]
-        return found
+        return blocks
 
 
 def dominators(root: int, successors: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, int]]:
@@ -122,7 +122,7 @@ def dominators(root: int, successors: Sequence[Sequence[int]]) -> tuple[list[int
     root's: itself). `after[n]`: the successors of node n.
     """
     order = _depth_first(root, successors)
-    position = {node: at for at, node in enumerate(order)}
+    position = {node: index for index, node in enumerate(order)}
     predecessors = defaultdict[int, list[int]](list)
     for node in order:
         for other in successors[node]:
@@ -168,28 +168,28 @@ def post_dominators(successors: Sequence[Sequence[int]]) -> list[int]:
 
 def _depth_first(root: int, successors: Sequence[Sequence[int]]) -> list[int]:
     """The reachable nodes, in reverse postorder."""
-    done, seen = list[int](), {root}
+    finished, seen = list[int](), {root}
     stack = [(root, iter(successors[root]))]
     while stack:
         node, untried = stack[-1]
         following = next((each for each in untried if each not in seen), None)
         if following is None:
-            done.append(node)
+            finished.append(node)
             stack.pop()
         else:
             seen.add(following)
             stack.append((following, iter(successors[following])))
-    return done[::-1]
+    return finished[::-1]
 
 
 def _split(instrs: list[Instr]) -> list[Block]:
     starts = {0}
-    for at, instr in enumerate(instrs):
+    for index, instr in enumerate(instrs):
         if instr.op[0] == "label":
-            starts.add(at)
+            starts.add(index)
         elif instr.op[0] in _ENDS:
-            starts.add(at + 1)
-    begins = sorted(at for at in starts if at < len(instrs))
+            starts.add(index + 1)
+    begins = sorted(index for index in starts if index < len(instrs))
     ends = [*begins[1:], len(instrs)]
     # The first block is empty: no edge leads back to it.
     blocks = [Block(0, 0, [])]
@@ -206,18 +206,18 @@ def _split(instrs: list[Instr]) -> list[Block]:
 def _connect(blocks: list[Block], block: Block, labels: dict[str, int]) -> None:
     last = block.instrs[-1]
     name, pred = last.op[0], last.pred
-    found: list[tuple[int, Condition | None]] = []
+    edges: list[tuple[int, Condition | None]] = []
     targets = last.targets if name == "brx" else (last.target,) if name == "bra" else ()
     if (name == "brx" and not targets) or any(target not in labels for target in targets):
         raise NoLabel(last.target)
     if_true = Condition(pred.name, not last.negated) if pred and name == "bra" else None
-    found += [(labels[target], if_true) for target in targets]
+    edges += [(labels[target], if_true) for target in targets]
     if name not in _ENDS or pred:
         if block.number + 1 < len(blocks):
             if_false = Condition(pred.name, last.negated) if pred and name in _ENDS else None
-            found.append((block.number + 1, if_false))
-    numbers = [number for number, _ in found]
-    for number, condition in found:
+            edges.append((block.number + 1, if_false))
+    numbers = [number for number, _ in edges]
+    for number, condition in edges:
         if number in block.successors:
             continue
         only = numbers.count(number) == 1 and name != "brx"

@@ -35,22 +35,22 @@ def parse_body(function: Function, elements: dict[str, int] | None = None) -> Bo
             else:
                 _vector(name, 1 + len(others), first.register, outermost, body)
     body.instrs = [_parameter("ld", p) for p in function.params if p.register]
-    text, at, scopes = function.body_text or "", 0, 0
+    text, offset, scopes = function.body_text or "", 0, 0
     tables: dict[str, tuple[str, ...]] = {}
     pending: str | None = None
     while True:
-        match = _STATEMENT.match(text, at)
+        match = _STATEMENT.match(text, offset)
         if not match:
-            if text[at:].strip():
-                about = text[at : at + 60]
+            if text[offset:].strip():
+                about = text[offset : offset + 60]
                 raise ModuleError(INVALID_PTX, f"{function.name}: cannot read {about!r}", about)
             break
-        at = match.end()
+        offset = match.end()
         assert scope is not None
         if match["open"]:
             scopes += 1
             scope = Scope(scopes, scope, body)
-            _declare_labels(text, at, scope)
+            _declare_labels(text, offset, scope)
         elif match["close"]:
             scope = scope.outer
             if scope is None:
@@ -77,10 +77,10 @@ def _parameter(name: str, param: Param) -> Instr:
     return Instr(op, operands, text=f"{'.'.join(op)} {param.name}")
 
 
-def _declare_labels(text: str, at: int, scope: Scope) -> None:
+def _declare_labels(text: str, offset: int, scope: Scope) -> None:
     """Declare the labels of a nested scope, which may be used before they appear."""
     depth = 0
-    for match in re.compile(r"[{}]|(?<![\w$.%])([A-Za-z_$][\w$]*)\s*:(?!:)").finditer(text, at):
+    for match in re.compile(r"[{}]|(?<![\w$.%])([A-Za-z_$][\w$]*)\s*:(?!:)").finditer(text, offset):
         if match.group() == "{":
             depth += 1
         elif match.group() == "}":

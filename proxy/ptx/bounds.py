@@ -92,7 +92,7 @@ class AccessRanges(Ranges):
         Returns the numbers of the slots, by those of the values; a load that cannot be placed has
         none. One that is no address has no slot: then the number is -1.
         """
-        found = dict[int, int]()
+        places = dict[int, int]()
         for load in loads:
             try:
                 steps = self._places(load)
@@ -101,25 +101,27 @@ class AccessRanges(Ranges):
             if not steps or any(self._is_any(step) for step in steps):
                 continue
             self._loads |= dict.fromkeys((step, load.bytes) for step in steps)
-            found[load.value.number] = len(self._slots) if load.use else -1
+            places[load.value.number] = len(self._slots) if load.use else -1
             if load.use:
                 self._slots += [Slot(step, load.use, 0, load.first, load.last) for step in steps]
-        return found
+        return places
 
     def _places(self, load: Load) -> list[int]:
         """The steps that compute the address of a load, of each instruction that makes it."""
         steps = dict[int, None]()
         for instr in load.instrs.values():
-            for seen in self._seen.get(id(instr), ()):
-                context = self._of(seen)
+            for access in self._seen.get(id(instr), ()):
+                context = self._of(access)
                 place = self.place_of(load.value, context, {})
                 steps[self._if_executed(place, context)] = None
         return list(steps)
 
-    def _of(self, seen: MemoryInstr) -> Context:
+    def _of(self, access: MemoryInstr) -> Context:
         """Return the facts that hold where an instruction is executed."""
-        context = self._block(seen.block)
-        return self._with(context, seen.pred, not seen.instr.negated) if seen.pred else context
+        context = self._block(access.block)
+        return (
+            self._with(context, access.pred, not access.instr.negated) if access.pred else context
+        )
 
     def bounds(
         self, accesses: list[Access], sizes: Mapping[str, int], parts: list[tuple[int, int]]
@@ -156,7 +158,7 @@ class AccessRanges(Ranges):
 
     def _reached(self, access: Access) -> list[Reached] | None:
         """The ranges of an access; None: unknown."""
-        size, found = bytes_of(access.instr), []
+        size, reached = bytes_of(access.instr), []
         offset = memory_of(access.instr)[access.place].offset
         for seen in self._seen.get(id(access.instr), ()):
             context = self._of(seen)
@@ -167,8 +169,8 @@ class AccessRanges(Ranges):
                 return None
             if not size or self._is_any(step) or self.visits >= VISITS_MAX:
                 return None
-            found.append(Reached(step, access.use, offset, size, access.words, access.slots))
-        return found
+            reached.append(Reached(step, access.use, offset, size, access.words, access.slots))
+        return reached
 
 
 def memory_of(instr: Instr) -> list[Mem]:
@@ -198,15 +200,15 @@ def _pruned(bounds: Bounds) -> Bounds:
     todo = [key[0] for key in together] + [slot.step for slot in bounds.slots]
     todo += [step for step, _ in bounds.loads]
     while todo:
-        at = todo.pop()
-        if at not in needed:
-            needed.add(at)
-            todo += operands_of(bounds.steps[at])
+        number = todo.pop()
+        if number not in needed:
+            needed.add(number)
+            todo += operands_of(bounds.steps[number])
     order = sorted(needed)
     place = {old: new for new, old in enumerate(order)}
     steps = []
-    for at in order:
-        step, used = bounds.steps[at], operands_of(bounds.steps[at])
+    for number in order:
+        step, used = bounds.steps[number], operands_of(bounds.steps[number])
         moved = [place[n] for n in used] + [0] * (3 - len(used))
         steps.append(step._replace(a=moved[0], b=moved[1], c=moved[2]))
     reached = tuple(

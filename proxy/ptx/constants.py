@@ -53,13 +53,13 @@ def number(digits: str) -> int:
 
 def evaluate(text: str) -> int:
     """The value, whose lowest 64 bits are used. Raises ValueError for anything else."""
-    tokens, at = [], 0
-    while text[at:].strip():
-        match = _TOKEN.match(text, at)
+    tokens, offset = [], 0
+    while text[offset:].strip():
+        match = _TOKEN.match(text, offset)
         if not match:
             raise ValueError(f"no constant: {text!r}")
         tokens.append(match[1])
-        at = match.end()
+        offset = match.end()
     value = _choice(tokens)
     if tokens:
         raise ValueError(f"no constant: {text!r}")

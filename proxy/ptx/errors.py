@@ -26,17 +26,19 @@ class ModuleError(Exception):
         self.code, self.message, self.about = code, message, about
 
 
-def place_of(text: str, about: str, at: int = 0) -> int | None:
+def place_of(text: str, about: str, offset: int = 0) -> int | None:
     """The position of an error's `about` in a text with other whitespace, searched from `at`."""
     letters = "".join(about.split())
-    found = re.compile(r"\s*".join(map(re.escape, letters))).search(text, at) if letters else None
-    return found.start() if found else None
+    match = (
+        re.compile(r"\s*".join(map(re.escape, letters))).search(text, offset) if letters else None
+    )
+    return match.start() if match else None
 
 
-def line_at(text: str, at: int) -> int:
+def line_at(text: str, offset: int) -> int:
     """The line number of a position in a text."""
-    return text.count("\n", 0, at) + 1
+    return text.count("\n", 0, offset) + 1
 
 
-def unsupported(what: str, kernel: str) -> ModuleError:
-    return ModuleError(NOT_SUPPORTED, f"kernel {kernel}: {what} is not supported")
+def unsupported(subject: str, kernel: str) -> ModuleError:
+    return ModuleError(NOT_SUPPORTED, f"kernel {kernel}: {subject} is not supported")

@@ -67,11 +67,11 @@ def facts_of(predicate: Value, holds: bool) -> list[Fact]:
         more = facts_of(args[2], holds)
     elif len(op) != 3 or len(args) != 2:
         return []
-    found = list(_compared(op[1], op[-1], args[0], args[1], holds))
+    facts = list(_compared(op[1], op[-1], args[0], args[1], holds))
     for value, zero in (args[:2], args[1::-1]):
         if zero.kind is Kind.NUMBER and zero.about == 0 and op[1] in ("eq", "ne"):
-            found += _zero(value, zero, (op[1] == "eq") == holds)
-    return [*found, *more]
+            facts += _zero(value, zero, (op[1] == "eq") == holds)
+    return [*facts, *more]
 
 
 def _zero(value: Value, zero: Value, it_is: bool) -> list[Fact]:
@@ -89,10 +89,10 @@ def _zero(value: Value, zero: Value, it_is: bool) -> list[Fact]:
         case ("cvt", "u32", "u64") if _bits(value.args[0]) <= 32:
             return _zero(value.args[0], zero, it_is)
         case ("shr", "u64" | "u32" as kind) if _bits(value) == 1:
-            what, bits = value.args[0], 8 * TYPE_BYTES[kind]
-            if what.bits == bits:
+            operand, bits = value.args[0], 8 * TYPE_BYTES[kind]
+            if operand.bits == bits:
                 op = Op.AT_LEAST if it_is else Op.BELOW
-                return [Fact(what, op, Sign.SIGNED, bits, zero)]
+                return [Fact(operand, op, Sign.SIGNED, bits, zero)]
     return []
 
 

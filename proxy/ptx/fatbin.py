@@ -66,30 +66,30 @@ def decode(data: bytes) -> str:
 
 def fatbins(image: bytes) -> Iterator[list[Entry]]:
     """The entries of each fatbin in `image`."""
-    at = 0
-    while at + _HEADER.size <= len(image):
-        magic, _version, header_bytes, size = _HEADER.unpack_from(image, at)
+    offset = 0
+    while offset + _HEADER.size <= len(image):
+        magic, _version, header_bytes, size = _HEADER.unpack_from(image, offset)
         if magic != MAGIC:
-            if at == 0:
+            if offset == 0:
                 raise ModuleError(INVALID_IMAGE, f"not a fatbin: begins with {magic:#x}")
             return  # padding after the last one
-        end = at + header_bytes + size
+        end = offset + header_bytes + size
         if header_bytes < _HEADER.size or end > len(image):
             raise ModuleError(INVALID_IMAGE, "fatbin: shorter than its header says")
-        yield list(_entries_of(image, at + header_bytes, end))
-        at = (end + 7) & ~7
+        yield list(_entries_of(image, offset + header_bytes, end))
+        offset = (end + 7) & ~7
 
 
-def _entries_of(image: bytes, at: int, end: int) -> Iterator[Entry]:
-    while at + _ENTRY.size <= end:
-        fields = _ENTRY.unpack_from(image, at)
+def _entries_of(image: bytes, offset: int, end: int) -> Iterator[Entry]:
+    while offset + _ENTRY.size <= end:
+        fields = _ENTRY.unpack_from(image, offset)
         kind, _version, header_bytes, padded, packed = fields[:5]
         arch, flags, text_bytes = fields[8], fields[11], fields[13]
-        first = at + header_bytes
+        first = offset + header_bytes
         if header_bytes < 64 or first + padded > end or packed > padded:
             raise ModuleError(INVALID_IMAGE, "fatbin: a damaged entry")
         yield Entry(kind, arch, flags, text_bytes, image[first : first + (packed or padded)])
-        at = first + padded
+        offset = first + padded
 
 
 def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
@@ -99,10 +99,10 @@ def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
     Raises ModuleError: NO_BINARY_FOR_GPU if no PTX is for the device or an older architecture.
     """
     limit = compute_capability[0] * 10 + compute_capability[1]
-    found = list(fatbins(image))
-    texts = list(dict.fromkeys(text for entries in found for text in _best(entries, limit)))
+    binaries = list(fatbins(image))
+    texts = list(dict.fromkeys(text for entries in binaries for text in _best(entries, limit)))
     if not texts:
-        everything = [entry for entries in found for entry in entries]
+        everything = [entry for entries in binaries for entry in entries]
         raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(everything, limit))
     return texts
 
@@ -138,11 +138,11 @@ def _suffixed(entry: Entry) -> str:
     return f"{entry.arch}{target[1] if target else ''}"
 
 
-def _why_none_fits(found: list[Entry], limit: int) -> str:
+def _why_none_fits(entries: list[Entry], limit: int) -> str:
     """Why no entry is for compute capability `limit` (80: 8.0), and what would be."""
-    machine = sorted({entry.arch for entry in found if entry.kind == _KIND_ELF})
-    ptx = sorted({entry.arch for entry in found if entry.kind == _KIND_PTX})
-    named = sorted({_suffixed(entry) for entry in found if entry.kind == _KIND_PTX})
+    machine = sorted({entry.arch for entry in entries if entry.kind == _KIND_ELF})
+    ptx = sorted({entry.arch for entry in entries if entry.kind == _KIND_PTX})
+    named = sorted({_suffixed(entry) for entry in entries if entry.kind == _KIND_PTX})
     contents = [
         f"{name}{', '.join(str(arch) for arch in archs)}"
         for name, archs in (("machine code for sm_", machine), ("PTX for compute_", named))

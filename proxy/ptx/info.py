@@ -85,12 +85,12 @@ def info_of(module: Module, digest: str) -> ModuleInfo:
     sizes = {v.name: v.size for v in module.variables.values()}
     sizes[layout.SETUP] = laid_out.bytes - laid_out.offsets.get(layout.SETUP, 0)
     managed = {v.name for v in module.variables.values() if v.managed}
-    found = tuple(
+    variables = tuple(
         Global(n, offset, sizes[n], n in managed) for n, offset in laid_out.offsets.items()
     )
     functions = tuple(f.name for f in module.functions.values() if f.entry and f.defined)
     image = layout.globals_image(module)
-    return ModuleInfo(digest, functions, found, laid_out.bytes, image, module)
+    return ModuleInfo(digest, functions, variables, laid_out.bytes, image, module)
 
 
 def function_info(

@@ -51,12 +51,12 @@ class _Inliner:
         """Write the kernel, followed by the functions to which it branches."""
         self.expand(self.module.functions[self.kernel], "", {}, self.kernel)
         self.flat.instrs.append(Instr(("exit",)))
-        done: list[str] = []
-        while pending := [name for name in self.shared if name not in done]:
+        bodies: list[str] = []
+        while pending := [name for name in self.shared if name not in bodies]:
             for name in pending:
-                done.append(name)
+                bodies.append(name)
                 self._stand_once(self.module.functions[name], self.shared[name])
-        for name in done:
+        for name in bodies:
             self.stack.leave(self.shared[name])
         self.stack.begin()
 
@@ -227,7 +227,7 @@ class _Inliner:
         return self._reach[name]
 
     def _callees(self, name: str) -> set[str]:
-        body, found = self.bodies.body(name), set()
+        body, names = self.bodies.body(name), set()
         for instr in body.instrs:
             if instr.op[0] != "call":
                 continue
@@ -235,20 +235,20 @@ class _Inliner:
                 sizes = {n: v.size for n, v in body.variables.items()}
                 sizes |= {n: TYPE_BYTES[kind] for n, kind in body.registers.items()}
                 shape = tuple(_shape(a, sizes) for a in instr.args[:2])
-                found.update(self._candidates(shape))
+                names.update(self._candidates(shape))
             else:
-                found.add(instr.target)
+                names.add(instr.target)
         functions = self.module.functions
-        return {n for n in found if n in functions and functions[n].defined}
+        return {n for n in names if n in functions and functions[n].defined}
 
     def _stand_once(self, function: Function, own: recursion.Shared) -> None:
         self.chosen = own.chosen
         for name, variable in self.bodies.body(function.name).variables.items():
             if variable.space == "local":
                 align = max(variable.align, 1)
-                at = (own.frame_bytes + align - 1) // align * align
-                own.frame[name] = at
-                own.frame_bytes = at + variable.size
+                offset = (own.frame_bytes + align - 1) // align * align
+                own.frame[name] = offset
+                own.frame_bytes = offset + variable.size
         own.frame_bytes = recursion.rounded(own.frame_bytes)
         self.stack.enter(own)
         formals = {f.name: own.prefix + f.name for f in (*function.returns, *function.params)}
@@ -262,15 +262,15 @@ class _Inliner:
             inner = arg.base if isinstance(arg, Mem) else arg
             if not isinstance(inner, Sym) or not inner.name.startswith(own.prefix):
                 continue
-            at = own.frame.get(inner.name.removeprefix(own.prefix))
-            if at is None:
+            offset = own.frame.get(inner.name.removeprefix(own.prefix))
+            if offset is None:
                 continue
             if isinstance(arg, Mem):
-                args[index] = Mem(own.base, at + inner.offset + arg.offset)
+                args[index] = Mem(own.base, offset + inner.offset + arg.offset)
                 continue
             place = Reg(f"{own.prefix}%place {len(self.flat.instrs)}")
             self.flat.registers[place.name] = "u64"
-            where = Int(at + inner.offset)
+            where = Int(offset + inner.offset)
             self.flat.instrs.append(recursion.instr("add.u64", place, own.base, where))
             args[index] = place
         return dataclasses.replace(instr, args=tuple(args))

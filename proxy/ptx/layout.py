@@ -52,8 +52,8 @@ def globals_layout(module: Module) -> Layout:
 
 def allocates(module: Module) -> bool:
     """True if the module's kernels may call CUDA's malloc or free."""
-    found = (module.functions.get(name) for name in ALLOCATING)
-    return any(function is not None and not function.defined for function in found)
+    functions = (module.functions.get(name) for name in ALLOCATING)
+    return any(function is not None and not function.defined for function in functions)
 
 
 def function_addresses(module: Module) -> dict[str, int]:

@@ -48,60 +48,60 @@ def parse_outline(text: str, bodies: Sequence[str]) -> Module:
         error = ModuleError(INVALID_PTX, "PTX with 32-bit addresses is not supported")
         raise _located(error, text, narrow.start())
     declarations: list[str] = []
-    at = targets.end()
+    offset = targets.end()
     while True:
-        at = _skip(text, at)
-        if at >= len(text):
+        offset = _skip(text, offset)
+        if offset >= len(text):
             break
         try:
-            at = _top_level(text, at, module, declarations, bodies)
+            offset = _top_level(text, offset, module, declarations, bodies)
         except ModuleError as error:
-            raise _located(error, text, at) from error.__cause__
+            raise _located(error, text, offset) from error.__cause__
         except ValueError as error:  # the statement ends too early
-            bad = ModuleError(INVALID_PTX, f"cannot read {text[at : at + 40]!r}")
-            raise _located(bad, text, at) from error
+            bad = ModuleError(INVALID_PTX, f"cannot read {text[offset : offset + 40]!r}")
+            raise _located(bad, text, offset) from error
     module.declarations = "".join(text + ";\n" for text in declarations)
     return module
 
 
-def _located(error: ModuleError, text: str, at: int) -> ModuleError:
+def _located(error: ModuleError, text: str, offset: int) -> ModuleError:
     """Set an error's line: of its `about` in the statement that starts at `at`, or of `at`."""
-    found = place_of(text, error.about, at)
-    error.line = error.line or line_at(text, at if found is None else found)
+    place = place_of(text, error.about, offset)
+    error.line = error.line or line_at(text, offset if place is None else place)
     return error
 
 
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and (text[at].isspace() or text[at] == ";"):
-        at += 1
-    return at
+def _skip(text: str, offset: int) -> int:
+    while offset < len(text) and (text[offset].isspace() or text[offset] == ";"):
+        offset += 1
+    return offset
 
 
-def _closing(text: str, at: int) -> int:
+def _closing(text: str, offset: int) -> int:
     """The position of the brace that closes the one at `at`."""
     depth = 0
-    for match in re.compile(r"[{}]").finditer(text, at):
+    for match in re.compile(r"[{}]").finditer(text, offset):
         depth += 1 if match.group() == "{" else -1
         if depth == 0:
             return match.start()
-    raise _located(ModuleError(INVALID_PTX, "a brace is not closed"), text, at)
+    raise _located(ModuleError(INVALID_PTX, "a brace is not closed"), text, offset)
 
 
 def _top_level(
-    text: str, at: int, module: Module, declarations: list[str], bodies: Sequence[str]
+    text: str, offset: int, module: Module, declarations: list[str], bodies: Sequence[str]
 ) -> int:
-    if text.startswith(".address_size", at):
-        size = re.compile(r"\.address_size\s+64\b").match(text, at)
+    if text.startswith(".address_size", offset):
+        size = re.compile(r"\.address_size\s+64\b").match(text, offset)
         if not size:
-            raise ModuleError(INVALID_PTX, f"cannot read {text[at:].splitlines()[0]!r}")
+            raise ModuleError(INVALID_PTX, f"cannot read {text[offset:].splitlines()[0]!r}")
         return size.end()
-    if text.startswith(".section", at):
-        return _closing(text, text.index("{", at)) + 1
-    end = re.compile(r"[;{]").search(text, at)
+    if text.startswith(".section", offset):
+        return _closing(text, text.index("{", offset)) + 1
+    end = re.compile(r"[;{]").search(text, offset)
     if not end:
-        about = text[at : at + 40]
+        about = text[offset : offset + 40]
         raise ModuleError(INVALID_PTX, f"unexpected end after {about!r}", about)
-    header = spread(text[at : end.start()])
+    header = spread(text[offset : end.start()])
     if _FUNC.search(header):
         if end.group() == "{":
             close = _closing(text, end.start())
@@ -112,17 +112,19 @@ def _top_level(
             stop = close + 1
         else:
             read, stop = None, end.end()
-        function = _function(header, text[at : end.start()], read)
+        function = _function(header, text[offset : end.start()], read)
         old = module.functions.get(function.name)
         if _counts(header, function.name, read is None, not old.defined if old else None):
             module.functions[function.name] = function
         return stop
-    stop = text.index(";", at)
-    statement = spread(text[at:stop])
+    stop = text.index(";", offset)
+    statement = spread(text[offset:stop])
     if not statement.startswith(".alias"):
         for variable in variables(statement):
-            seen = module.variables.get(variable.name)
-            if _counts(statement, variable.name, variable.extern, seen.extern if seen else None):
+            declared = module.variables.get(variable.name)
+            if _counts(
+                statement, variable.name, variable.extern, declared.extern if declared else None
+            ):
                 module.variables[variable.name] = variable
         declarations.append(statement)
     return stop + 1
@@ -210,8 +212,8 @@ def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
     words = re.findall(r"\.(\w+)(?:\s+(\d+))?", modifiers)
     kinds = [word for word, _ in words if word in TYPE_BYTES]
     if not kinds:
-        what = f"a declaration without a type: {modifiers.strip()!r}"
-        raise ModuleError(INVALID_PTX, what, modifiers)
+        problem = f"a declaration without a type: {modifiers.strip()!r}"
+        raise ModuleError(INVALID_PTX, problem, modifiers)
     size = TYPE_BYTES[kinds[-1]]
     vector = next((int(word[1]) for word, _ in words if word in ("v2", "v4")), 1)
     align = size * vector
@@ -237,7 +239,7 @@ def variables(statement: str) -> list[Variable]:
     )
     if not space or space == "tex":
         raise ModuleError(INVALID_PTX, f"cannot read {statement.strip()[:80]!r}")
-    found = []
+    result = []
     for part in split(rest):
         declarator = _DECLARATOR.match(part)
         if not declarator:
@@ -251,8 +253,8 @@ def variables(statement: str) -> list[Variable]:
         data, pointers = _initial(initial, kind, name) if initial else (b"", ())
         element, _ = _layout(modifiers)
         extern, managed = "extern" in words, "managed" in words
-        found.append(Variable(name, space, align, size, data, extern, pointers, element, managed))
-    return found
+        result.append(Variable(name, space, align, size, data, extern, pointers, element, managed))
+    return result
 
 
 _ADDRESS = re.compile(
@@ -293,8 +295,8 @@ def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, s
             else:
                 out += struct.pack("<f" if size == 4 else "<d", operand.value)
         else:
-            what = f"variable {name}: the initial value {value!r} is not supported"
-            raise ModuleError(NOT_SUPPORTED, what, value)
+            problem = f"variable {name}: the initial value {value!r} is not supported"
+            raise ModuleError(NOT_SUPPORTED, problem, value)
     return bytes(out), tuple(pointers)
 
 

@@ -190,25 +190,25 @@ def parse_operand(text: str, scope: Scope | None) -> Operand:
     name, offset = (plus[1], constants.evaluate(plus[2])) if plus else (text, 0)
     if not re.fullmatch(r"[\w$.#%]+", name):
         raise ValueError(f"no operand: {text!r}")
-    found = scope.find(name) if scope else None
-    if scope and found in scope.body.registers and not plus:
-        return Reg(found)
-    if scope and found in scope.body.vectors:
-        return Vec(scope.body.vectors[found])
+    declared = scope.find(name) if scope else None
+    if scope and declared in scope.body.registers and not plus:
+        return Reg(declared)
+    if scope and declared in scope.body.vectors:
+        return Vec(scope.body.vectors[declared])
     if scope and _SELECTED.fullmatch(name):
         return _part(name, scope)
     if first == "%":
         return Special(name[1:])
-    return Sym(found or name, offset)
+    return Sym(declared or name, offset)
 
 
 def _part(text: str, scope: Scope | None) -> Part:
     match = _SELECTED.fullmatch(text)
     name, selector = match.groups() if match else (text, "")
-    found = scope.find(name) if scope else None
-    if not scope or found is None or found not in scope.body.registers:
+    declared = scope.find(name) if scope else None
+    if not scope or declared is None or declared not in scope.body.registers:
         raise ValueError(f"no register: {text!r}")
-    return Part(Reg(found), selector)
+    return Part(Reg(declared), selector)
 
 
 def _element(array: str, index: str, scope: Scope | None) -> Reg | Sym:

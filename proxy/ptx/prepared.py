@@ -70,9 +70,9 @@ class _Frames(Sequence[str]):
     """Texts in zstd frames, one after another from byte `at` of `data`; each is decompressed when
     it is read."""
 
-    def __init__(self, data: mmap.mmap | bytes, at: int, sizes: list[int]):
+    def __init__(self, data: mmap.mmap | bytes, offset: int, sizes: list[int]):
         self._data = data
-        self._ends = list(itertools.accumulate(sizes, initial=at))
+        self._ends = list(itertools.accumulate(sizes, initial=offset))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -111,12 +111,12 @@ class Prepared:
         digest = hashlib.sha256(_version() + struct.pack("<II", *cc))
         digest.update(image)
         path = self.folder / digest.hexdigest()[:2] / f"{digest.hexdigest()}.rfmod"
-        if found := _open(path):
-            return found, ""
+        if opened := _open(path):
+            return opened, ""
         try:
             with _locked(path.parent):  # one proxy prepares it, and the others wait
-                if found := _open(path):
-                    return found, ""
+                if opened := _open(path):
+                    return opened, ""
                 data = _pack(ptx_of(image, cc))
                 stored.write(path, data)
         except OSError as error:

@@ -86,8 +86,8 @@ class Ranges:
 
     def _on_edge(self, context: Context, edge: Edge) -> Context:
         """Add what holds if an edge is taken."""
-        found = self.values.predicate(edge)
-        return self._with(context, *found) if found else context
+        predicate = self.values.predicate(edge)
+        return self._with(context, *predicate) if predicate else context
 
     def _with(self, context: Context, predicate: Value, holds: bool) -> Context:
         key = (context, predicate, holds)
@@ -111,7 +111,7 @@ class Ranges:
         """A step whose range is empty if the launch's parameters and shape exclude a fact for all
         threads."""
         if context not in self._conditions:
-            found = self._condition(context.outer) if context.outer else None
+            condition = self._condition(context.outer) if context.outer else None
             for fact in context.added:
                 if self._is_plain(fact.value) and self._is_plain(fact.other):
                     outer = context.outer or self._root
@@ -119,8 +119,10 @@ class Ranges:
                         self.range(each, outer, {}) for each in (fact.value, fact.other)
                     )
                     holds = self.steps.add(fact.op, fact.bits, fact.sign, value, other)
-                    found = holds if found is None else self.steps.add(Op.IF, a=holds, b=found)
-            self._conditions[context] = found
+                    condition = (
+                        holds if condition is None else self.steps.add(Op.IF, a=holds, b=condition)
+                    )
+            self._conditions[context] = condition
         return self._conditions[context]
 
     def _is_plain(self, value: Value, depth: int = 0) -> bool:
@@ -146,15 +148,15 @@ class Ranges:
         key = (value, context, tuple(assumed.items()))
         if key not in self._known:
             self.depth += 1
-            found = self._unrestricted(value, context, assumed)
+            result = self._unrestricted(value, context, assumed)
             # A parameter has one value, which `_condition` compares.
             single = value.kind in (Kind.PARAMETER, Kind.FETCHED)
             for fact in () if single else context.facts.get(value, ()):
-                found = self._narrowed(found, fact, context, assumed)
+                result = self._narrowed(result, fact, context, assumed)
             for made in context.made.get(value, ()):
-                found = self._less(found, value, made, context, assumed)
+                result = self._less(result, value, made, context, assumed)
             self.depth -= 1
-            self._known[key] = found
+            self._known[key] = result
         return self._known[key]
 
     def _narrowed(self, step: int, fact: Fact, context: Context, assumed: Assumed) -> int:
@@ -178,21 +180,21 @@ class Ranges:
         bits = made.total.bits
         by = self.steps.add(Op.NUMBER, number=made.number)
         if not made.shifted:
-            found = known = self.steps.add(Op.ADD, bits, a=step, b=by)
+            total = known = self.steps.add(Op.ADD, bits, a=step, b=by)
         else:
             part = step
             if bits != value.bits:
                 sign = Sign.SIGNED if made.total.op[-1][0] == "s" else Sign.UNSIGNED
                 part = self.steps.add(Op.AS, value.bits, sign, step)
-            found = known = self.steps.add(Op.SHIFT_UP, bits, a=part, b=by)
+            total = known = self.steps.add(Op.SHIFT_UP, bits, a=part, b=by)
         for fact in context.facts.get(made.total, ()):
-            found = self._narrowed(found, fact, context, assumed)
-        if found == known:
+            total = self._narrowed(total, fact, context, assumed)
+        if total == known:
             return step
         if made.shifted:
-            less = self.steps.add(Op.PART, bits, 0, found, by, known)
+            less = self.steps.add(Op.PART, bits, 0, total, by, known)
         else:
-            less = self.steps.add(Op.SUBTRACT, bits, a=found, b=by)
+            less = self.steps.add(Op.SUBTRACT, bits, a=total, b=by)
         return self.steps.add(Op.BOTH, value.bits, a=step, b=less)
 
     def _unrestricted(self, value: Value, context: Context, assumed: Assumed) -> int:
@@ -236,21 +238,21 @@ class Ranges:
         return self.any(value.bits)
 
     def _parameter(self, value: Value) -> int:
-        kind, at = value.op[-1], value.about
-        assert isinstance(at, int)
+        kind, offset = value.op[-1], value.about
+        assert isinstance(offset, int)
         size = TYPE_BYTES[kind]
-        if not 0 <= at <= self.param_bytes - size:
+        if not 0 <= offset <= self.param_bytes - size:
             return self.any(value.bits)
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
-        return self.steps.add(Op.PARAMETER, 8 * size, sign, number=at)
+        return self.steps.add(Op.PARAMETER, 8 * size, sign, number=offset)
 
     def _place(self, value: Value) -> int:
         """The address of a parameter."""
         assert isinstance(value.about, Sym)
-        at = self.values.params.get(value.about.name)
-        if at is None:
+        offset = self.values.params.get(value.about.name)
+        if offset is None:
             return self.any(value.bits)
-        return self.steps.add(Op.PLACE, number=at + value.about.offset)
+        return self.steps.add(Op.PLACE, number=offset + value.about.offset)
 
     def place_of(self, value: Value, context: Context, assumed: Assumed) -> int:
         """The step that computes where a FETCHED value is among the parameters."""
@@ -294,10 +296,10 @@ class Ranges:
         if value in self._open_phis:
             return self.any(value.bits)
         self._open_phis.add(value)
-        found = self._loop_range(value, assumed)
+        looped = self._loop_range(value, assumed)
         self._open_phis.discard(value)
-        self._known[key] = found
-        return found
+        self._known[key] = looped
+        return looped
 
     def _incoming(self, value: Value, back: bool) -> Iterator[tuple[Value, Edge]]:
         """The operands of a phi with their edges: those from outside a loop, or (`back`) those of
@@ -386,7 +388,7 @@ class Ranges:
         self, value: Value, increments: list[list[tuple[int, Value]] | None], assumed: Assumed
     ) -> int:
         """The change of the value in one iteration of the loop."""
-        found = []
+        changes = []
         for parts, (_, edge) in zip(increments, self._incoming(value, True), strict=True):
             if parts is None:
                 return self.any(64)
@@ -396,13 +398,13 @@ class Ranges:
                 step = self._operand(part, value.bits, context, assumed)
                 op = Op.ADD if sign > 0 else Op.SUBTRACT
                 total = self.steps.add(op, 64, a=total, b=step)
-            found.append(total)
-        return self._join(found, 64)
+            changes.append(total)
+        return self._join(changes, 64)
 
     def _iterations(self, value: Value, assumed: Assumed) -> int | None:
         """The maximum number of iterations, from other values that count."""
         assert isinstance(value.about, tuple)
-        found: int | None = None
+        fewest: int | None = None
         for counter in self._counters(value.about[0]):
             if counter is value or counter in assumed or counter in self._open_phis:
                 continue
@@ -414,10 +416,12 @@ class Ranges:
             raw = self._incoming_range(counter, True, inside, raw=True)
             by = self._change_per_iteration(counter, increments, inside)
             iterations = self.steps.add(Op.TURNS, counter.bits, a=guessed, b=by, c=raw)
-            found = (
-                iterations if found is None else self.steps.add(Op.BOTH, 64, a=found, b=iterations)
+            fewest = (
+                iterations
+                if fewest is None
+                else self.steps.add(Op.BOTH, 64, a=fewest, b=iterations)
             )
-        return found
+        return fewest
 
     def _counters(self, head: int) -> tuple[Value, ...]:
         """Values that change by steps in the loop with this head, and decide when it ends."""
@@ -426,7 +430,7 @@ class Ranges:
         return self._counters_of[head]
 
     def _find_counters(self, head: int) -> tuple[Value, ...]:
-        loop, found = self.blocks.loop(head), dict[Value, None]()
+        loop, counters = self.blocks.loop(head), dict[Value, None]()
         for number in loop:
             for after in self.blocks[number].successors:
                 edge = next(w for w in self.blocks[after].edges_in if w.source == number)
@@ -434,8 +438,8 @@ class Ranges:
                 if not condition or (after in loop and after != head):
                     continue
                 for fact in facts_of(*condition) + facts_of(condition[0], not condition[1]):
-                    found |= dict.fromkeys(self._counted(fact.value, head))
-        return tuple(found)
+                    counters |= dict.fromkeys(self._counted(fact.value, head))
+        return tuple(counters)
 
     def _counted(self, value: Value, head: int) -> Iterator[Value]:
         """The phis of this block from which a value differs by constant steps."""
@@ -477,19 +481,19 @@ class Ranges:
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
         if op[0] == "cvt":
             return self._converted(op, value.bits, steps[0])
-        found = write(self.steps, op, bits, sign, steps)
+        written = write(self.steps, op, bits, sign, steps)
         if magic := multiplied_division_of(value):
             numbers = [self._operand(each, 32, context, assumed) for each in magic]
             by = self.steps.add(Op.DIVISOR, 32, 0, *numbers)
             by = self.steps.add(Op.IF_SIGNED, 32, a=by, b=steps[0])
             rest = self.steps.add(Op.REST, 32, Sign.UNSIGNED, steps[0], by)
-            found = self.steps.add(Op.BOTH, 32, a=rest, b=found)
+            written = self.steps.add(Op.BOTH, 32, a=rest, b=written)
         if division := division_of(value):
             sign = Sign.SIGNED if division.op[-1][0] == "s" else Sign.UNSIGNED
             by = self._operand(division.args[1], bits, context, assumed)
             rest = self.steps.add(Op.REST, bits, sign, steps[0], by)
-            found = self.steps.add(Op.BOTH, bits, a=rest, b=found)
-        return found
+            written = self.steps.add(Op.BOTH, bits, a=rest, b=written)
+        return written
 
     def _operand(self, value: Value, bits: int, context: Context, assumed: Assumed) -> int:
         """A constant of fewer bits is read as signed, so that its magnitude is small."""

@@ -62,14 +62,14 @@ class Shared:
 
 def reachable(calls: dict[str, set[str]], name: str) -> set[str]:
     """The functions to which a call of `name` can lead, including itself if it is recursive."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo = list(calls.get(name, ()))
     while todo:
         callee = todo.pop()
-        if callee not in found:
-            found.add(callee)
+        if callee not in names:
+            names.add(callee)
             todo += calls.get(callee, ())
-    return found
+    return names
 
 
 class Stack:
@@ -202,45 +202,45 @@ class Stack:
     def _transfer(self, values: list[tuple[Reg | Mem, str]], size: int, store: bool) -> list[Instr]:
         out: list[Instr] = []
         offset = -size
-        for what, kind in values:
+        for operand, kind in values:
             bits = f"b{8 * TYPE_BYTES[kind]}"
             slot = Mem(self.top(), offset)
             offset += TYPE_BYTES[kind]
             word = Reg(f"{STACK} {bits}")
             self.flat.registers[word.name] = bits
-            if isinstance(what, Mem):
-                to, source = (slot, what) if store else (what, slot)
+            if isinstance(operand, Mem):
+                to, source = (slot, operand) if store else (operand, slot)
                 out += [
                     instr(f"ld.local.{bits}", word, source),
                     instr(f"st.local.{bits}", to, word),
                 ]
-            elif self.flat.registers[what.name] == "pred":
+            elif self.flat.registers[operand.name] == "pred":
                 out += (
                     [
-                        instr("selp.b32", word, Int(1), Int(0), what),
+                        instr("selp.b32", word, Int(1), Int(0), operand),
                         instr("st.local.b32", slot, word),
                     ]
                     if store
                     else [
                         instr("ld.local.b32", word, slot),
-                        instr("setp.ne.u32", what, word, Int(0)),
+                        instr("setp.ne.u32", operand, word, Int(0)),
                     ]
                 )
             else:
                 out.append(
-                    instr(f"st.local.{bits}", slot, what)
+                    instr(f"st.local.{bits}", slot, operand)
                     if store
-                    else instr(f"ld.local.{bits}", what, slot)
+                    else instr(f"ld.local.{bits}", operand, slot)
                 )
         return out
 
 
 def pieces(where: Sym, size: int) -> list[tuple[Reg | Mem, str]]:
     """A variable as words that cover it."""
-    found: list[tuple[Reg | Mem, str]] = []
-    at = 0
-    while at < size:
-        width = next(w for w in (8, 4, 2, 1) if at + w <= size)
-        found.append((Mem(where, at), f"b{8 * width}"))
-        at += width
-    return found
+    result: list[tuple[Reg | Mem, str]] = []
+    offset = 0
+    while offset < size:
+        width = next(w for w in (8, 4, 2, 1) if offset + w <= size)
+        result.append((Mem(where, offset), f"b{8 * width}"))
+        offset += width
+    return result

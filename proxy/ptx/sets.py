@@ -110,9 +110,9 @@ class Sets:
     @classmethod
     def of_plain(cls, plain: Mapping[str, list[Any]]) -> Sets:
         return cls(
-            tuple((int(at), Use(use)) for at, use in plain["words"]),
+            tuple((int(offset), Use(use)) for offset, use in plain["words"]),
             tuple((str(name), Use(use)) for name, use in plain["variables"]),
-            tuple(Reason(str(what), str(instr)) for what, instr in plain["reasons"]),
+            tuple(Reason(str(reason), str(instr)) for reason, instr in plain["reasons"]),
             Bounds.of_plain(plain),
         )
 
@@ -135,7 +135,7 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
     values = _values(kernel, flat)
     analysis = _Analysis(module, kernel, Single(values) if values else flat, fixed_code)
     analysis.run()
-    reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
+    reasons = tuple(Reason(reason, text) for reason, text in analysis.reasons.items())
     bounds = Bounds()
     if values and not reasons:
         sizes = {v.name: v.size for v in module.variables.values()}
@@ -146,9 +146,9 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
         analysis.resolve({})
     accessed = Use.READ | Use.WRITTEN
     words = [
-        (at, use)
-        for at, use in sorted(analysis.words.items())
-        if use & accessed or any(slot.may_be(at) for slot in bounds.slots)
+        (offset, use)
+        for offset, use in sorted(analysis.words.items())
+        if use & accessed or any(slot.may_be(offset) for slot in bounds.slots)
     ]
     names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     return Sets(tuple(words), tuple(names), reasons, bounds)
@@ -369,14 +369,14 @@ class _Analysis(Registers):
 
     def parts(self) -> list[tuple[int, int]]:
         """The parts of the parameters at known offsets that are read: offsets and bytes."""
-        found: list[tuple[int, int]] = []
-        for at, size in sorted(self._parts):
-            start, length = found[-1] if found else (0, 0)
-            if found and at <= start + length:
-                found[-1] = (start, max(length, at + size - start))
+        result: list[tuple[int, int]] = []
+        for offset, size in sorted(self._parts):
+            start, length = result[-1] if result else (0, 0)
+            if result and offset <= start + length:
+                result[-1] = (start, max(length, offset + size - start))
             else:
-                found.append((at, size))
-        return found
+                result.append((offset, size))
+        return result
 
     def _why_not(self, o: Origin) -> str:
         """Why an address may not have this origin; "": it may."""
@@ -398,7 +398,7 @@ class _Analysis(Registers):
         If one of several addresses is beyond the parameters, it comes from a loop that ends before
         it gets there: the read may be anywhere in the parameter.
         """
-        found: set[Origin] = set()
+        origins: set[Origin] = set()
         beyond = 0
         for place in places:
             assert isinstance(place.at, Place)
@@ -407,14 +407,14 @@ class _Analysis(Registers):
                 start = param.offset + place.at.offset + item * size
                 if 0 <= start <= self.param_bytes - size:
                     part = Part(start, size)
-                    found.add(Origin("word", start) if size == 8 else Origin("part", part))
+                    origins.add(Origin("word", start) if size == 8 else Origin("part", part))
                     self._parts.add((start, size))
                     continue
                 beyond += 1
-            found |= self._somewhere(i, item, param, size)
+            origins |= self._somewhere(i, item, param, size)
         if beyond and beyond == len(places):
             self.open("reads beyond its parameters", i)
-        return frozenset(found)
+        return frozenset(origins)
 
     def _somewhere(self, i: Instr, item: int, param: Param, size: int) -> set[Origin]:
         """The origins of what an item of a load gets from an unknown place in a parameter."""
@@ -451,25 +451,25 @@ class _Analysis(Registers):
             value = origins | self._read_param(i, n, places, size)
             self.add_origins(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
 
-    def _write(self, i: Instr, where: Mem, what: Origins, size: int, use: Use) -> Origins:
+    def _write(self, i: Instr, where: Mem, source: Origins, size: int, use: Use) -> Origins:
         """Write; returns what may have been there, in the launch's own memory and elsewhere."""
         outside, heaps, places = self._reach(i, where, self._space(i, where.base), use)
         if places:
             self.open("writes to its parameters", i)
         if outside:
-            self.value(what)
+            self.value(source)
         for heap in heaps:
-            self.add_to_heap(heap, size, what)
+            self.add_to_heap(heap, size, source)
         stored = NOTHING.union(*(self.heaps[heap].get(size) for heap in heaps))
         return stored | FOUND if outside else stored
 
     def store(self, i: Instr) -> None:
-        where, what = i.args[:2]
+        where, source = i.args[:2]
         if not isinstance(where, Mem) or len(i.op) < 2 or "async" in i.op or "bulk" in i.op:
             self.open(UNREADABLE, i)
             return
         size = TYPE_BYTES.get(i.op[-1], 0)
-        self._write(i, where, self.of(what), size, Use.WRITTEN)
+        self._write(i, where, self.of(source), size, Use.WRITTEN)
 
     def atomic(self, i: Instr) -> None:
         first = 1 if i.op[0] == "atom" else 0
@@ -477,12 +477,12 @@ class _Analysis(Registers):
         if not isinstance(where, Mem) or "async" in i.op:
             self.open(UNREADABLE, i)
             return
-        what = NOTHING.union(*map(self.of, i.args[first + 1 :]))
+        source = NOTHING.union(*map(self.of, i.args[first + 1 :]))
         if "exch" not in i.op:
-            self.value(what)
-            what = what if "cas" in i.op else og.mixed(what)
+            self.value(source)
+            source = source if "cas" in i.op else og.mixed(source)
         use = Use.READ | Use.WRITTEN | Use.ATOMIC
-        stored = self._write(i, where, what, TYPE_BYTES.get(i.op[-1], 0), use)
+        stored = self._write(i, where, source, TYPE_BYTES.get(i.op[-1], 0), use)
         if first:
             self.add_origins(i.args[0], stored)
 
@@ -543,11 +543,11 @@ class _Analysis(Registers):
         outside, heaps, places = self._reach(i, where, space, Use.WRITTEN)
         if places:
             self.open("writes to its parameters", i)
-        what = og.mixed(NOTHING.union(*map(self.of, i.args[1:])))
+        source = og.mixed(NOTHING.union(*map(self.of, i.args[1:])))
         if outside:
-            self.value(what)
+            self.value(source)
         for heap in heaps:
-            self.add_to_heap(heap, 0, what)
+            self.add_to_heap(heap, 0, source)
 
     def discard(self, i: Instr) -> None:
         where = i.args[0]
@@ -576,10 +576,10 @@ def _addressing(instrs: list[Instr]) -> set[str]:
                 values.append(HEAP)
             for name in registers_of(instr.args[0]):
                 made_of[name] += values
-    found: set[str] = set()
+    names: set[str] = set()
     while todo:
         name = todo.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             todo += made_of[name]
-    return found
+    return names

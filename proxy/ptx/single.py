@@ -43,13 +43,13 @@ class Single:
 
     def _register(self, value: Value, old: str) -> Reg:
         """The register of a value that a register of the kernel has."""
-        found = self._registers.get(value.number)
-        if not found:
-            found = self._registers[value.number] = Reg(f"%{value.number}")
-            self.flat.registers[found.name] = self._kinds.get(old, "b64")
+        register = self._registers.get(value.number)
+        if not register:
+            register = self._registers[value.number] = Reg(f"%{value.number}")
+            self.flat.registers[register.name] = self._kinds.get(old, "b64")
             if value.kind is Kind.PHI:
                 self._needed.append(value)
-        return found
+        return register
 
     def _move(self, to: Value, sources: tuple[Value, ...], old: str) -> None:
         op = ("mov", self._kinds.get(old, "b64"))
@@ -77,15 +77,15 @@ class Single:
             return self._register(made[name], name)
 
         args = tuple(
-            _with(operand, assigns if names and at == 0 else used)
-            for at, operand in enumerate(instr.args)
+            _with(operand, assigns if names and index == 0 else used)
+            for index, operand in enumerate(instr.args)
         )
-        found = replace(instr, args=args)
-        self.flat.instrs.append(found)
-        self.original[id(found)] = instr
+        renamed = replace(instr, args=args)
+        self.flat.instrs.append(renamed)
+        self.original[id(renamed)] = instr
         if any(value.kind is Kind.FETCHED for value in made.values()):
             items = instr.args[0].items if isinstance(instr.args[0], Vec) else instr.args[:1]
-            self.fetched[id(found)] = {
+            self.fetched[id(renamed)] = {
                 n: made[item.name] for n, item in enumerate(items) if isinstance(item, Reg)
             }
 
@@ -103,9 +103,9 @@ def _with(operand: Operand, register: Callable[[str], Operand]) -> Operand:
         case Reg(name):
             return register(name)
         case Mem(base, offset):
-            found = _with(base, register)
-            assert isinstance(found, type(base) | Int)
-            return Mem(found, offset)
+            replaced = _with(base, register)
+            assert isinstance(replaced, type(base) | Int)
+            return Mem(replaced, offset)
         case Vec(items):
             return Vec(tuple(_with(item, register) for item in items))
         case Pair(first, second):
@@ -113,6 +113,6 @@ def _with(operand: Operand, register: Callable[[str], Operand]) -> Operand:
         case Not(inner):
             return Not(_with(inner, register))
         case Part(inner, selector, negated):
-            found = _with(inner, register)
-            return Part(found, selector, negated) if isinstance(found, Reg) else found
+            replaced = _with(inner, register)
+            return Part(replaced, selector, negated) if isinstance(replaced, Reg) else replaced
     return operand

@@ -170,7 +170,7 @@ class Bounds:
             tuple(map(str, plain["inside"])),
             tuple(Slot(*map(int, slot)) for slot in plain["slots"]),
             tuple((int(step), int(size)) for step, size in plain["loads"]),
-            tuple((int(at), int(size)) for at, size in plain["parts"]),
+            tuple((int(offset), int(size)) for offset, size in plain["parts"]),
         )
 
     def uses(self, word: int) -> int:
@@ -233,7 +233,7 @@ def text_of(bounds: Bounds) -> list[str]:
     lines = []
     for n, step in enumerate(bounds.steps):
         kind = f"{'bsu'[step.sign]}{step.bits}"
-        operands = [f"%{at}" for at in operands_of(step)]
+        operands = [f"%{number}" for number in operands_of(step)]
         if step.op in (Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.PLACE):
             operands.append(str(step.number))
         elif step.op == Op.SPECIAL:

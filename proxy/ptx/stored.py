@@ -40,18 +40,18 @@ def shrink(folder: Path, most: int) -> int:
 
     Files that a process has open or mapped stay readable for it.
     """
-    found: list[tuple[float, int, str]] = []
+    files: list[tuple[float, int, str]] = []
     now = time.time()
     for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
                 info = os.stat(path := os.path.join(place, name))
                 if not name.startswith(".") or info.st_mtime < now - WRITTEN_S:
-                    found.append((info.st_mtime, info.st_size, path))
-    total, removed = sum(size for _, size, _ in found), 0
+                    files.append((info.st_mtime, info.st_size, path))
+    total, removed = sum(size for _, size, _ in files), 0
     if total <= most:
         return 0
-    for _, size, path in sorted(found):
+    for _, size, path in sorted(files):
         if total <= _KEPT_OF_LIMIT * most:
             break
         with contextlib.suppress(OSError):

@@ -130,18 +130,18 @@ class Values:
             if name in self._phis.get(block, ()):
                 return self._phis[block][name]
             if (block, name) in self._inherited:
-                found = self._inherited[block, name]
+                value = self._inherited[block, name]
                 break
             dominator = self.blocks[block].dominator
             if dominator == block:
-                found = self._make(Kind.UNKNOWN, self._bits(name), about=("unset", name))
+                value = self._make(Kind.UNKNOWN, self._bits(name), about=("unset", name))
                 break
             block = dominator
         else:
-            found = self._last[block][name]
+            value = self._last[block][name]
         if start != block:
-            self._inherited[start, name] = found
-        return found
+            self._inherited[start, name] = value
+        return value
 
     def predicate(self, edge: Edge) -> tuple[Value, bool] | None:
         """The predicate that must hold for an edge to be taken, and its value."""
@@ -191,17 +191,17 @@ class Values:
     def _read_block(self, block: Block) -> None:
         last: dict[str, Value] = {}
         self._last[block.number] = last
-        for at, instr in enumerate(block.instrs):
+        for index, instr in enumerate(block.instrs):
             pred = self._register(block.number, instr.pred.name) if instr.pred else None
             memory = [a for a in instr.args if isinstance(a, Mem)]
             if memory:
                 bases = tuple(self._operand(block.number, mem.base) for mem in memory)
                 self.memory_instrs.append(
-                    MemoryInstr(block.first + at, block.number, instr, bases, pred)
+                    MemoryInstr(block.first + index, block.number, instr, bases, pred)
                 )
             names = {name for a in instr.args for name in registers_of(a)}
             before = {name: self._register(block.number, name) for name in names}
-            assignments = list(self._assignments(block.number, instr, (block.number, at)))
+            assignments = list(self._assignments(block.number, instr, (block.number, index)))
             after = dict[str, Value]()
             for name, value in assignments:
                 if pred:
@@ -282,18 +282,18 @@ class Values:
         sym = base.about if isinstance(base.about, Sym) else None
         if sym and sym.name not in self.params:
             return None
-        found = list[Value]()
+        values = list[Value]()
         for n, item in enumerate(to.items if isinstance(to, Vec) else (to,)):
-            at = where.offset + n * TYPE_BYTES[kind]
+            offset = where.offset + n * TYPE_BYTES[kind]
             if not isinstance(item, Reg):
                 continue
             bits, op = self._bits(item.name), ("ld", kind)
             if sym:
-                at += self.params[sym.name] + sym.offset
-                found.append(self._make(Kind.PARAMETER, bits, op, about=at))
+                offset += self.params[sym.name] + sym.offset
+                values.append(self._make(Kind.PARAMETER, bits, op, about=offset))
             else:
-                found.append(self._make(Kind.FETCHED, bits, op, [base], about=at))
-        return found
+                values.append(self._make(Kind.FETCHED, bits, op, [base], about=offset))
+        return values
 
     def _received(self, where: tuple[int, int], instr: Instr) -> Sequence[Value | None] | None:
         names, what = registers_of(instr.args[0]), instr.args[1]

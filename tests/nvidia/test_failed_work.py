@@ -65,7 +65,7 @@ def test_a_save_whose_copy_fails_is_none(
     loader, told = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0)), list[Event]()
     client = RingClient()
     try:
-        with device(64 * MiB, share=False) as native, answering(native, loader, told=told):
+        with device(64 * MiB, share=False) as native, answering(native, loader, events=told):
             computed(native, client)
             before = fake.calls("cuMemcpyAsync")
             fake.fail("cuMemcpyAsync", nth, 1)

@@ -21,7 +21,10 @@ class Kernels(Protocol):
 
 
 def answer(
-    native: Native, kernels: Kernels, known: dict[str, ModuleInfo], told: list[Event] | None = None
+    native: Native,
+    kernels: Kernels,
+    known: dict[str, ModuleInfo],
+    events: list[Event] | None = None,
 ) -> bool:
     """All that has been asked so far; False: nothing has happened."""
     event = None
@@ -34,8 +37,8 @@ def answer(
             elif event.kind == EVENT_FUNCTION:
                 function = kernels.function(known[event.text], event.name)
                 native.function_ready(event.token, 0, function)
-            elif told is not None:
-                told.append(event)
+            elif events is not None:
+                events.append(event)
         except ModuleError as error:
             refuse = native.module_ready if event.kind == EVENT_MODULE else native.function_ready
             refuse(event.token, error.code)
@@ -47,7 +50,7 @@ def answering(
     native: Native,
     kernels: Kernels,
     modules: dict[str, ModuleInfo] | None = None,
-    told: list[Event] | None = None,
+    events: list[Event] | None = None,
 ) -> Iterator[None]:
     """Answer the loop's questions as the proxy's Python half does, in a thread.
 
@@ -60,7 +63,7 @@ def answering(
     def run() -> None:
         while not stop.is_set():
             select.select([native.event_fd], [], [], 0.01)
-            answer(native, kernels, known, told)
+            answer(native, kernels, known, events)
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -186,20 +186,20 @@ class ChannelServer:
         assert self._map is not None
         return self._map
 
-    def get32(self, at: int) -> int:
-        return words.load32(self.map, at)
+    def get32(self, offset: int) -> int:
+        return words.load32(self.map, offset)
 
-    def get64(self, at: int) -> int:
-        return words.load64(self.map, at)
+    def get64(self, offset: int) -> int:
+        return words.load64(self.map, offset)
 
-    def put32(self, at: int, value: int) -> None:
-        words.store32(self.map, at, value)
+    def put32(self, offset: int, value: int) -> None:
+        words.store32(self.map, offset, value)
 
-    def put64(self, at: int, value: int) -> None:
-        words.store64(self.map, at, value)
+    def put64(self, offset: int, value: int) -> None:
+        words.store64(self.map, offset, value)
 
-    def bulk(self, at: int, size: int) -> bytes:
-        return self.map[OFF_BULK + at : OFF_BULK + at + size]
+    def bulk(self, offset: int, size: int) -> bytes:
+        return self.map[OFF_BULK + offset : OFF_BULK + offset + size]
 
     # ---- the server's part ----
 
@@ -209,11 +209,11 @@ class ChannelServer:
     def consume(self) -> Record:
         """The next record, which must be there."""
         while True:
-            at = OFF_RING + self.tail % RING_BYTES
-            size, opcode, slot, seq = struct.unpack_from("<IHHQ", self.map, at)
+            offset = OFF_RING + self.tail % RING_BYTES
+            size, opcode, slot, seq = struct.unpack_from("<IHHQ", self.map, offset)
             assert size % 64 == 0 and 0 < size <= RING_BYTES, f"a record of {size} bytes"
             if opcode != PAD:
-                record = Record(opcode, slot, seq, self.map[at + 16 : at + size])
+                record = Record(opcode, slot, seq, self.map[offset + 16 : offset + size])
                 self.records.append(record)
             self.tail += size
             self.put64(TAIL, self.tail)
@@ -244,18 +244,18 @@ class ChannelServer:
         """Answer for modules, which load with `error`: each kernel has one parameter, a pointer."""
 
         def function(record: Record) -> tuple[int, bytes]:
-            at = OFF_BULK + record.fields("QQI")[2] * BULK_BYTES
-            self.map[at : at + 8] = bytes([0, 0, 0, 0, 8, 0, 0, 0])  # offset 0, 8 bytes
+            offset = OFF_BULK + record.fields("QQI")[2] * BULK_BYTES
+            self.map[offset : offset + 8] = bytes([0, 0, 0, 0, 8, 0, 0, 0])  # offset 0, 8 bytes
             return 0, b"".join(v.to_bytes(4, "little") for v in (1, 8, 0, 1024, 8, 0, 0, 88))
 
         self.replies[MODULE_LOAD] = lambda record: (error, bytes(16))
         self.replies[FUNCTION_GET] = function
 
     def answer(self, record: Record, error: int = 0, data: bytes = b"") -> None:
-        at = OFF_SLOTS + (record.slot - 1) * SLOT_BYTES
-        words.store32(self.map, at + 4, error & 0xFFFFFFFF)
-        self.map[at + 16 : at + 16 + len(data)] = data
-        words.set32_and_wake(self.map, at, ANSWERED)
+        offset = OFF_SLOTS + (record.slot - 1) * SLOT_BYTES
+        words.store32(self.map, offset + 4, error & 0xFFFFFFFF)
+        self.map[offset + 16 : offset + 16 + len(data)] = data
+        words.set32_and_wake(self.map, offset, ANSWERED)
 
     def _serve(self) -> None:
         while not self._stop.is_set():

@@ -35,7 +35,9 @@ class Content:
 
     def add_to(self, save: Save) -> None:
         for rank, buffers in self.buffers.items():
-            save.buffers(rank, "device", [reading(at, data) for at, data in buffers.items()])
+            save.buffers(
+                rank, "device", [reading(address, data) for address, data in buffers.items()]
+            )
         for rank, pages in self.pages.items():
             save.pages(rank, "memory", pages.items())
         for name, data in self.blobs.items():
@@ -69,21 +71,21 @@ def restored(checkpoint: Checkpoint) -> Content:
     """Reads all of a checkpoint, and puts it together again."""
     content = Content()
     for part in checkpoint.parts:
-        found = {at: bytearray(length) for at, length in checkpoint.extents(part)}
+        found = {address: bytearray(length) for address, length in checkpoint.extents(part)}
         starts = sorted(found)
-        for at, data in checkpoint.read(part):
-            start = max(s for s in starts if s <= at)
-            found[start][at - start : at - start + len(data)] = data
+        for address, data in checkpoint.read(part):
+            start = max(s for s in starts if s <= address)
+            found[start][address - start : address - start + len(data)] = data
         if part.kind == "blob":
             content.blobs[part.name] = bytes(found.get(0, b""))
             continue
         assert part.rank is not None
         if part.kind == "buffers":
-            content.buffers[part.rank] = {at: bytes(data) for at, data in found.items()}
+            content.buffers[part.rank] = {address: bytes(data) for address, data in found.items()}
         else:
             content.pages[part.rank] = {
-                at + n: bytes(data[n : n + PAGE])
-                for at, data in found.items()
+                address + n: bytes(data[n : n + PAGE])
+                for address, data in found.items()
                 for n in range(0, len(data), PAGE)
             }
     return content

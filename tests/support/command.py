@@ -51,11 +51,11 @@ class Rankfold:
 
     def __call__(self, *arguments: str, code: int = 0, **env: str) -> str:
         """Run a command; the test fails unless it exits with `code`. Gives stdout."""
-        done = self.run(*arguments, **env)
-        assert done.returncode == code, (
-            f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        ended = self.run(*arguments, **env)
+        assert ended.returncode == code, (
+            f"{arguments}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
         )
-        return done.stdout
+        return ended.stdout
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -80,22 +80,22 @@ class Rankfold:
     def status(self) -> Any:
         """The object that `status -o json` prints. Runs in this process, because tests poll it."""
         command = ["--state", str(self.state.path), "status", "-o", "json"]
-        done = CliRunner(env=self.environment).invoke(cli, command, catch_exceptions=False)
-        assert done.exit_code == 0, f"status: {done.exit_code}\n{done.output}"
-        found = json.loads(done.stdout)
-        if fault := jsonschema.exceptions.best_match(_status.iter_errors(found)):
+        result = CliRunner(env=self.environment).invoke(cli, command, catch_exceptions=False)
+        assert result.exit_code == 0, f"status: {result.exit_code}\n{result.output}"
+        status_ = json.loads(result.stdout)
+        if fault := jsonschema.exceptions.best_match(_status.iter_errors(status_)):
             raise AssertionError(f"{fault.json_path}: {fault.message}: schemas/status.schema.json")
-        return found
+        return status_
 
     def job(self, name: str) -> Any:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})
 
-    def until(self, what: Callable[[], Any]) -> Any:
+    def until(self, condition: Callable[[], Any]) -> Any:
         deadline, pauses = time.monotonic() + scaled(self.deadline_s), Pauses(0.05, 0.25)
-        while not (found := what()):
+        while not (value := condition()):
             assert time.monotonic() < deadline, f"never came true: {self('status')}{self('events')}"
             pauses.sleep()
-        return found
+        return value
 
     @contextlib.contextmanager
     def watching(self, *arguments: str) -> Iterator[None]:

@@ -108,8 +108,8 @@ class Computing(RingClient):
     def load(self, buffers: Sequence[int], size: int) -> None:
         image = source()
         self.map[OFF_BULK : OFF_BULK + len(image)] = image
-        for at in buffers:
-            self.alloc(at, size)
+        for address in buffers:
+            self.alloc(address, size)
         self.alloc(self.variables, 256)
         self.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
         assert self.call(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 0)) == 0

@@ -74,41 +74,41 @@ class Image:
 
     def content(self, addr: int, size: int) -> list[Run]:
         """The content there, by versions; addresses begin at 0."""
-        found = list[Run]()
+        runs = list[Run]()
         for run in self.runs:
             low, high = max(run.addr, addr), min(run.addr + run.bytes, addr + size)
             if low >= high:
                 continue
             offset = run.offset + low - run.addr
-            last = found[-1] if found else None
+            last = runs[-1] if runs else None
             if last and (last.version, last.period, last.offset + last.bytes) == (
                 run.version,
                 run.period,
                 offset,
             ):
-                found[-1] = replace(last, bytes=last.bytes + high - low)
+                runs[-1] = replace(last, bytes=last.bytes + high - low)
             else:
-                found.append(Run(low - addr, high - low, run.version, offset, run.period))
-        return found
+                runs.append(Run(low - addr, high - low, run.version, offset, run.period))
+        return runs
 
     def read(self, addr: int, size: int) -> bytes:
-        at, end, found = addr - DEV_BASE, addr - DEV_BASE + size, b""
-        while at < end:
-            page = at // CHUNK
+        offset, end, data = addr - DEV_BASE, addr - DEV_BASE + size, b""
+        while offset < end:
+            page = offset // CHUNK
             until = min(end, (page + 1) * CHUNK)
             image = self.others.get(self.image_owner.get(page, -1), self)
-            found += image.data[at:until]
-            at = until
-        return found
+            data += image.data[offset:until]
+            offset = until
+        return data
 
 
 def images_of(clients: Iterable[RingClient], stack: ExitStack) -> list[Image]:
     """Theirs, as long as the stack lasts."""
-    found: dict[int, Image] = {}
+    images: dict[int, Image] = {}
     for client in clients:
         data = stack.enter_context(mmap.mmap(client.image, 0, access=mmap.ACCESS_READ))
-        found[client.rank] = Image(data, found)
-    return list(found.values())
+        images[client.rank] = Image(data, images)
+    return list(images.values())
 
 
 def _clipped(extents: Sequence[tuple[int, ...]], pages: list[int]) -> Iterator[Run]:
@@ -127,7 +127,7 @@ def _clipped(extents: Sequence[tuple[int, ...]], pages: list[int]) -> Iterator[R
 def images(folder: Path) -> Iterator[list[Image]]:
     """Those that the launchers of a job hold, in order of rank; the job has this folder."""
     with ExitStack() as stack:
-        found: dict[int, Image] = {}
+        result: dict[int, Image] = {}
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if f"{folder}/rank-" not in (path / "cmdline").read_text():
@@ -138,8 +138,8 @@ def images(folder: Path) -> Iterator[list[Image]]:
                         file = stack.enter_context(link.open("rb"))
                         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                         rank = int(name.removeprefix("/memfd:rankfold-image-").split()[0])
-                        found[rank] = Image(stack.enter_context(data), found)
-        yield [found[rank] for rank in sorted(found)]
+                        result[rank] = Image(stack.enter_context(data), result)
+        yield [result[rank] for rank in sorted(result)]
 
 
 def check_equal_versions(ranks: Sequence[Image]) -> None:
@@ -185,10 +185,12 @@ def _check_fill(
 
     if run.bytes < 2 * run.period:
         return
-    found = pattern(ranks[number], run)
+    expected = pattern(ranks[number], run)
     skipped = -run.offset % run.period
     whole = ranks[number].read(run.addr + skipped, run.bytes - skipped)
-    assert whole == (found * (len(whole) // run.period + 1))[: len(whole)]
+    assert whole == (expected * (len(whole) // run.period + 1))[: len(whole)]
     for other, whose in before:
         assert other.period == run.period
-        assert pattern(ranks[whose], other) == found, f"rank {number} at {run.addr:#x}: {found!r}"
+        assert pattern(ranks[whose], other) == expected, (
+            f"rank {number} at {run.addr:#x}: {expected!r}"
+        )

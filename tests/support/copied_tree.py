@@ -55,8 +55,10 @@ class CopiedTree:
         if self.root.exists():
             return
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-        for name in filter(None, done.stdout.split("\0")):
+        listing = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=True
+        )
+        for name in filter(None, listing.stdout.split("\0")):
             if os.path.lexists(REPOSITORY / name):
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(REPOSITORY / name, self.root / name, follow_symlinks=False)

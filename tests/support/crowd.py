@@ -19,7 +19,7 @@ def crowd(jobs: int) -> Fleet:
     for number, (kind, memory, cc) in enumerate(KINDS):
         size = left if number == len(KINDS) - 1 else jobs * DEVICES_PER_JOB // len(KINDS)
         left -= size
-        names = (f"p{number}/{kind}-{at}" for at in range(size))
+        names = (f"p{number}/{kind}-{index}" for index in range(size))
         pools[f"p{number}"] = Pool(f"p{number}", tuple(Device(n, kind, memory, cc) for n in names))
     return Fleet(Desired(pools, {f"j{n}": _job(n) for n in range(jobs)}))
 
@@ -55,10 +55,10 @@ def moments(fleet: Fleet) -> Iterator[str]:
     yield from _turns(fleet, "loss", 5)
 
 
-def _turns(fleet: Fleet, what: str, count: int) -> Iterator[str]:
+def _turns(fleet: Fleet, label: str, count: int) -> Iterator[str]:
     for _ in range(count):
         fleet.now += 1.0
-        yield what
+        yield label
         for action in fleet.plan().actions:
             fleet.act(action)  # without `turn`, which checks all devices each time
         fleet.proceed()

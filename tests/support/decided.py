@@ -40,9 +40,13 @@ class World:
         return {name: len(each.own) for name, each in self.jobs.items()}
 
     def fleet(self) -> Fleet:
-        held = {at for each in self.jobs.values() for at in each.own}
+        held = {position for each in self.jobs.values() for position in each.own}
         groups = (
-            Group(tuple(at for at in each if at not in held), len(each), members=each)
+            Group(
+                tuple(position for position in each if position not in held),
+                len(each),
+                members=each,
+            )
             for each in self.members
         )
         return Fleet(tuple(groups), self.host_memory)

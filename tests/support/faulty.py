@@ -83,15 +83,15 @@ class Faulty(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         folder = self._does("list", path).rstrip("/") + "/"
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for name, data in list(self.disk.files.items()):
             if name.startswith(folder):
                 first, _slash, rest = name[len(folder) :].partition("/")
                 kind = "directory" if rest else "file"
-                found[first] = {"name": folder + first, "type": kind, "size": len(data)}
-        if not found:
+                entries[first] = {"name": folder + first, "type": kind, "size": len(data)}
+        if not entries:
             raise FileNotFoundError(folder)
-        return list(found.values())
+        return list(entries.values())
 
     def rm_file(self, path: str) -> None:
         name = self._does("remove", path)

@@ -107,13 +107,13 @@ class RunningJob:
                 devices=devices,
             )
 
-    def stop(self, asked: list[str] | None = None, seconds: float = 60.0) -> None:
+    def stop(self, devices: list[str] | None = None, seconds: float = 60.0) -> None:
         """Ask for a barrier (on all devices, or only on some), and wait for the cut on all."""
-        self.request_barrier(asked or self.devices)
+        self.request_barrier(devices or self.devices)
         self.reach_cut(seconds)
 
-    def request_barrier(self, asked: list[str]) -> None:
-        for device in asked:
+    def request_barrier(self, devices: list[str]) -> None:
+        for device in devices:
             self.ask_joined(device, "barrier", action="request")
 
     def reach_cut(self, seconds: float = 60.0) -> None:
@@ -155,9 +155,9 @@ class RunningJob:
             for device in self.devices
         )
 
-    def move(self, placement: list[str], asked: list[str] | None = None) -> None:
+    def move(self, placement: list[str], devices: list[str] | None = None) -> None:
         """The whole way: barrier, detach, place elsewhere."""
-        self.stop(asked)
+        self.stop(devices)
         self.detach()
         self.place(placement)
 

@@ -52,11 +52,11 @@ class HaltingCriu:
         (self.folder / name).write_text(text)
         (self.folder / name).chmod(0o755)
 
-    def request(self, what: str) -> None:
+    def request(self, action: str) -> None:
         """what: ``dump`` or ``restore``"""
-        (self.folder / what).touch()
+        (self.folder / action).touch()
 
-    def stopped(self, what: str) -> int:
+    def stopped(self, action: str) -> int:
         """The pid of the one that stands still; 0: none does. CRIU forks children of the same
         command line that stop for a moment: those are not meant."""
         for pid in self.watch.new_processes():
@@ -64,7 +64,7 @@ class HaltingCriu:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
                 state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
                 words = line.split(b"\0")
-                name = os.path.basename(words[words.index(what.encode()) - 1])
+                name = os.path.basename(words[words.index(action.encode()) - 1])
                 if state == "T" and name == b"criu":
                     if Path(f"/proc/{parent}/cmdline").read_bytes() != line:
                         return pid

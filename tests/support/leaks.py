@@ -50,14 +50,14 @@ def interrupt_when_the_parent_exits() -> None:
 
 def processes() -> dict[int, tuple[int, str]]:
     """pid → (parent's pid, state letter) of everything that /proc shows."""
-    found = {}
+    pids = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
                 text = _read(f"/proc/{entry}/stat")
                 state, parent = text[text.rindex(b")") + 2 :].split(b" ", 2)[:2]
-                found[int(entry)] = (int(parent), state.decode())
-    return found
+                pids[int(entry)] = (int(parent), state.decode())
+    return pids
 
 
 def _read(path: str) -> bytes:
@@ -78,14 +78,14 @@ def parent(pid: int) -> int:
 def below(root: int) -> set[int]:
     """The living processes below `root` (zombies are dead)."""
     table = processes()
-    found: set[int] = set()
+    pids: set[int] = set()
     waiting = [root]
     while waiting:
         parent = waiting.pop()
         children = [pid for pid, (above, _) in table.items() if above == parent]
         waiting += children
-        found.update(pid for pid in children if table[pid][1] not in "ZX")
-    return found
+        pids.update(pid for pid in children if table[pid][1] not in "ZX")
+    return pids
 
 
 def end_all() -> None:
@@ -206,14 +206,14 @@ class Watch:
             "network namespace": _names("/run/netns") - self.networks,
             "socket": _abstract_sockets() - self.abstract,
         }
-        found = [f"process {describe(pid)}" for pid in sorted(self.new_processes())]
+        remains = [f"process {describe(pid)}" for pid in sorted(self.new_processes())]
         for kind, names in named.items():
-            found += [f"{kind} {name}" for name in sorted(names) if self._is_ours(name)]
+            remains += [f"{kind} {name}" for name in sorted(names) if self._is_ours(name)]
         ranks = self._ranks()
-        found += [f"cgroup {path}" for path in sorted(cgroups.find(ranks))]
-        found += [f"table {name}" for name in sorted(ranks & _tables() if ranks else ())]
-        found += [f"undeclared transition in {log}" for log in self._logs_of_undeclared()]
-        return found + [f"socket {path}" for path in self._sockets()]
+        remains += [f"cgroup {path}" for path in sorted(cgroups.find(ranks))]
+        remains += [f"table {name}" for name in sorted(ranks & _tables() if ranks else ())]
+        remains += [f"undeclared transition in {log}" for log in self._logs_of_undeclared()]
+        return remains + [f"socket {path}" for path in self._sockets()]
 
     def _logs_of_undeclared(self) -> list[Path]:
         """Logs of reconcilers that report a transition which reconciler/model/states.py lacks."""

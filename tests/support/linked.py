@@ -19,18 +19,18 @@ def calls(objects: dict[str, Path]) -> Calls:
         rows = [line.split() for line in listing.splitlines()]
         used[name] = [row[1] for row in rows if row[0] == "U"]
         home |= {row[2]: name for row in rows if len(row) == 3 and row[1].isupper()}
-    found: Calls = defaultdict(set)
+    result: Calls = defaultdict(set)
     for name, symbols in used.items():
         for symbol in symbols:
             if home.get(symbol, name) != name:
-                found[name, home[symbol]].add(symbol)
-    return found
+                result[name, home[symbol]].add(symbol)
+    return result
 
 
-def circle(found: Calls) -> list[str]:
+def circle(graph: Calls) -> list[str]:
     """Files that call each other; none: an order has place for all of them."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
-    for caller, called in found:
+    for caller, called in graph:
         sorter.add(caller, called)
     try:
         sorter.prepare()

@@ -135,9 +135,9 @@ class Program:
         yield loaded
         if not loaded[0]:
             self.loads += 1
-            at = GLOBALS + 512 * self.loads
-            yield self.request(ALLOC, struct.pack("<QQQII", at, 512, 0, 0, 0))
-            yield self.request(MODULE_GLOBALS, struct.pack("<QQ", number, at))
+            address = GLOBALS + 512 * self.loads
+            yield self.request(ALLOC, struct.pack("<QQQII", address, 512, 0, 0, 0))
+            yield self.request(MODULE_GLOBALS, struct.pack("<QQ", number, address))
 
     def no_module(self, a: int, _: int) -> Iterator[Answer]:
         yield self.request(MODULE_UNLOAD, struct.pack("<Q", self.handle("module", a)))
@@ -182,8 +182,8 @@ class Program:
     # ---- memory and work ----
 
     def alloc(self, a: int, b: int) -> Iterator[Answer]:
-        at, size = PLACES[a % len(PLACES)], SIZES[b % len(SIZES)]
-        yield self.request(ALLOC, struct.pack("<QQQII", at, size, a, b & 1, 0))
+        address, size = PLACES[a % len(PLACES)], SIZES[b % len(SIZES)]
+        yield self.request(ALLOC, struct.pack("<QQQII", address, size, a, b & 1, 0))
 
     def free(self, a: int, _: int) -> Iterator[Answer]:
         yield self.request(FREE, struct.pack("<Q", PLACES[a % len(PLACES)]))
@@ -199,9 +199,9 @@ class Program:
         yield self.request(COPY, body)
 
     def fill(self, a: int, b: int) -> Iterator[Answer]:
-        at = self.address(a) + 128
+        address = self.address(a) + 128
         stream = self.handle("stream", a)
-        yield self.request(FILL, struct.pack("<5QII", stream, at, 64, 16, 1, b, 4))
+        yield self.request(FILL, struct.pack("<5QII", stream, address, 64, 16, 1, b, 4))
         yield self.request(DEVICE_SYNC, b"")
 
     def copy(self, a: int, b: int) -> Iterator[Answer]:
@@ -228,14 +228,14 @@ class Program:
         there = self.client.call(COPY, self.client.copy(0, self.address(b), 256, places=(1, 0)))
         if not there:
             op = self.handle("redop", b) if b % 2 else 0
-            comm, at = self.handle("comm", a), self.address(b)
-            body = struct.pack("<6QIIiI", 1, comm, at, at, 32, op, 0, 7, 0, 0)
+            comm, address = self.handle("comm", a), self.address(b)
+            body = struct.pack("<6QIIiI", 1, comm, address, address, 32, op, 0, 7, 0, 0)
             self.client.post(COLLECTIVE, body)
         yield self.request(DEVICE_SYNC, b"")
 
     def look(self) -> list[Answer]:
         """All that can be seen: what every handle is good for, and then `read`."""
-        seen: list[Answer] = []
+        answers: list[Answer] = []
         for kind, uses in (
             ("module", "variable"),
             ("module", "names"),
@@ -249,17 +249,17 @@ class Program:
             ("event", "record"),
         ):
             for n in range(len(self.handles.get(kind, []))):
-                seen += self.do((uses, n, n))
-        return seen + self.read()
+                answers += self.do((uses, n, n))
+        return answers + self.read()
 
     def read(self) -> list[Answer]:
         """Every place, what is retired, the error that stays."""
-        seen = [self.request(DEVICE_SYNC, b"")]
-        for at in [*PLACES, PINNED, *(GLOBALS + 512 * n for n in range(1, self.loads + 1))]:
-            error = self.client.call(COPY, self.client.copy(0, at, 256, places=(1, 0)))
-            seen.append((error, b"" if error else self.client.map[OFF_BULK : OFF_BULK + 256]))
+        answers = [self.request(DEVICE_SYNC, b"")]
+        for address in [*PLACES, PINNED, *(GLOBALS + 512 * n for n in range(1, self.loads + 1))]:
+            error = self.client.call(COPY, self.client.copy(0, address, 256, places=(1, 0)))
+            answers.append((error, b"" if error else self.client.map[OFF_BULK : OFF_BULK + 256]))
         words = (self.client.u64(RETIRED), self.client.u32(ASYNC_ERROR), self.client.u32(276))
-        return [*seen, (0, repr(words).encode())]
+        return [*answers, (0, repr(words).encode())]
 
 
 OPERATIONS = [name for name in vars(Program) if not name.startswith("_")]

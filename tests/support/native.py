@@ -66,14 +66,14 @@ def _object(source: Path, compiler: Sequence[str]) -> Path:
     content = hashlib.sha256("\0".join([source.name, *flags, _headers()]).encode())
     for file in (source, *sorted(source.parent.glob("*.h")), *_included(source)):
         content.update(file.read_bytes())
-    found = OBJECTS / f"{source.stem}-{content.hexdigest()[:24]}.o"
-    if not found.exists():
+    path = OBJECTS / f"{source.stem}-{content.hexdigest()[:24]}.o"
+    if not path.exists():
         OBJECTS.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=OBJECTS) as fresh:
-            made = Path(fresh, found.name)
+            made = Path(fresh, path.name)
             _run([*flags, "-c", "-o", str(made), str(source)])
-            made.rename(found)
-    return found
+            made.rename(path)
+    return path
 
 
 def _included(source: Path) -> Iterator[Path]:
@@ -97,8 +97,8 @@ def _headers() -> str:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{' '.join(command)}\n{process.stderr}"
 
 
 def proxy_with(source: Path, changed: Path, folder: Path) -> Path:

@@ -74,7 +74,7 @@ class Peer:
 
     def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
-        told = [_with_ages(job) for job in self.jobs.values()]
+        jobs = [_with_ages(job) for job in self.jobs.values()]
         for job in self.jobs.values():
             if job["state"] == "stopping":
                 job.update(state="cut", cut_at=time.monotonic())
@@ -85,7 +85,7 @@ class Peer:
             "pid": os.getpid(),
             "used": 0,
             "swap": 0,
-            "jobs": told,
+            "jobs": jobs,
         }
 
     def place(self, request: Request[messages.Place]) -> Message:
@@ -120,9 +120,9 @@ class Peer:
         }
         return {}
 
-    def _job(self, asked: messages.OfJob) -> dict[str, Any]:
-        job = self.jobs.get(asked.job)
-        if job is None or job["epoch"] != asked.epoch:
+    def _job(self, request: messages.OfJob) -> dict[str, Any]:
+        job = self.jobs.get(request.job)
+        if job is None or job["epoch"] != request.epoch:
             raise ControlError("unknown_job", "not here")
         return job
 
@@ -164,10 +164,10 @@ class Peer:
 
 def _with_ages(job: dict[str, Any]) -> dict[str, Any]:
     """Other processes may have another CLOCK_MONOTONIC."""
-    told = {name: each for name, each in job.items() if name not in ("cut_at", "released_at")}
+    report = {name: each for name, each in job.items() if name not in ("cut_at", "released_at")}
     ages = {name: job[f"{name}_at"] for name in ("cut", "released")}
     now = time.monotonic()
-    return told | {f"{n}_age_s": None if at is None else now - at for n, at in ages.items()}
+    return report | {f"{n}_age_s": None if at is None else now - at for n, at in ages.items()}
 
 
 def main() -> None:

@@ -31,11 +31,11 @@ def may_read_limits() -> bool:
     return _has(_CAP_SYS_RESOURCE)
 
 
-def missing(what: str) -> NoReturn:
+def missing(feature: str) -> NoReturn:
     """End the test: it cannot show anything on this machine, and in CI it must."""
     if os.environ.get("RANKFOLD_TEST_CI"):
-        pytest.fail(what, pytrace=False)
-    pytest.skip(what)
+        pytest.fail(feature, pytrace=False)
+    pytest.skip(feature)
 
 
 def need_namespaces() -> None:

@@ -112,11 +112,11 @@ class RingClient:
         os.close(self.fd)
         os.close(self.image)
 
-    def u32(self, at: int) -> int:
-        return words.load32(self.map, at)
+    def u32(self, offset: int) -> int:
+        return words.load32(self.map, offset)
 
-    def u64(self, at: int) -> int:
-        return words.load64(self.map, at)
+    def u64(self, offset: int) -> int:
+        return words.load64(self.map, offset)
 
     def post(self, opcode: int, body: bytes = b"", slot: int = 0, seq: int | None = None) -> int:
         """Publish one record; its seq, which is the next one unless a wrong one is wanted."""
@@ -132,13 +132,13 @@ class RingClient:
     def raw(self, record: bytes) -> None:
         """Publish any bytes as a record, padded to 64."""
         data = record + b"\0" * (-len(record) % 64)
-        at = self.head % RING_BYTES
-        if at + len(data) > RING_BYTES:
-            pad = RING_BYTES - at
-            struct.pack_into("<IHHQ", self.map, OFF_RING + at, pad, 0, 0, 0)
+        offset = self.head % RING_BYTES
+        if offset + len(data) > RING_BYTES:
+            pad = RING_BYTES - offset
+            struct.pack_into("<IHHQ", self.map, OFF_RING + offset, pad, 0, 0, 0)
             self.head += pad
-            at = 0
-        self.map[OFF_RING + at : OFF_RING + at + len(data)] = data
+            offset = 0
+        self.map[OFF_RING + offset : OFF_RING + offset + len(data)] = data
         self.head += len(data)
         words.store64(self.map, HEAD, self.head)
         self.ring()
@@ -154,8 +154,8 @@ class RingClient:
         return self.finish(slot, wait)
 
     def begin(self, opcode: int, body: bytes = b"", slot: int = 1) -> None:
-        at = OFF_SLOTS + (slot - 1) * 256
-        words.store32(self.map, at, 1)
+        offset = OFF_SLOTS + (slot - 1) * 256
+        words.store32(self.map, offset, 1)
         self.post(opcode, body, slot)
 
     def finish(self, slot: int = 1, wait: float = 20.0) -> int:
@@ -169,8 +169,8 @@ class RingClient:
         return self.u32(OFF_SLOTS + (slot - 1) * 256) == 2
 
     def data(self, count: int, slot: int = 1) -> bytes:
-        at = OFF_SLOTS + (slot - 1) * 256 + 16
-        return self.map[at : at + count]
+        offset = OFF_SLOTS + (slot - 1) * 256 + 16
+        return self.map[offset : offset + count]
 
     # ---- the common ones ----
 
@@ -251,15 +251,17 @@ def twins_of(clients: Sequence[C]) -> list[C]:
 
 def copy_sparse(source: int, target: int) -> None:
     """Copies the written parts of a file into an empty file of the same size."""
-    at, end = 0, os.fstat(source).st_size
+    offset, end = 0, os.fstat(source).st_size
     while True:
         try:
-            at = os.lseek(source, at, os.SEEK_DATA)
+            offset = os.lseek(source, offset, os.SEEK_DATA)
         except OSError:  # no more
             return
-        hole = min(os.lseek(source, at, os.SEEK_HOLE), end)
-        while at < hole:
-            at += os.pwrite(target, os.pread(source, min(hole - at, 1 << 20), at), at)
+        hole = min(os.lseek(source, offset, os.SEEK_HOLE), end)
+        while offset < hole:
+            offset += os.pwrite(
+                target, os.pread(source, min(hole - offset, 1 << 20), offset), offset
+            )
 
 
 @contextmanager

@@ -100,8 +100,8 @@ class SeededFault:
     def text(self) -> str:
         """The file with the fault in it. Raises AssertionError where the fault does not fit."""
         text = (REPOSITORY / self.file).read_text()
-        found = text.count(self.old)
-        assert found == 1, f"{self}: {self.file} has its text {found} times: adapt the fault"
+        count_ = text.count(self.old)
+        assert count_ == 1, f"{self}: {self.file} has its text {count_} times: adapt the fault"
         return text.replace(self.old, self.new)
 
 
@@ -139,11 +139,11 @@ def outcome(fault: SeededFault, folder: Path, tree: CopiedTree) -> Outcome:
     arguments = [detector] if isinstance(detector, str) else detector
     if fault.file.endswith(".py"):
         with tree.with_text(fault.file, fault.text()):
-            done = tree.pytest(*arguments)
+            result = tree.pytest(*arguments)
     else:
         copy = _copy(fault, folder)
-        done = _pytest_with(proxy_with(copy.source, copy.changed, folder), *arguments)
-    return _judged(done.returncode, done.stdout + done.stderr)
+        result = _pytest_with(proxy_with(copy.source, copy.changed, folder), *arguments)
+    return _judged(result.returncode, result.stdout + result.stderr)
 
 
 def _copy(fault: SeededFault, folder: Path) -> Copy:

@@ -204,8 +204,8 @@ class Alone:
                     o += np.uint32(1)
                     g += np.uint32(1)
                 case "pointer":
-                    at = BUFFERS[op.given] + 4 * op.at
-                    self.memory[op.out][op.at : op.at + 2] = at & 0xFFFFFFFF, at >> 32
+                    address = BUFFERS[op.given] + 4 * op.at
+                    self.memory[op.out][op.at : op.at + 2] = address & 0xFFFFFFFF, address >> 32
                     g += np.uint32(9)
                 case "move":
                     o[:] = g
@@ -226,14 +226,14 @@ class Streams:
 
     def before(self, op: Op) -> set[int]:
         """Those that this one has to wait for."""
-        found = {self.wrote[each] for each in op.reads | op.writes if each in self.wrote}
-        found |= {stream for each in op.writes for stream in self.read[each]}
+        streams = {self.wrote[each] for each in op.reads | op.writes if each in self.wrote}
+        streams |= {stream for each in op.writes for stream in self.read[each]}
         for each in op.reads:
             self.read[each].add(op.stream)
         for each in op.writes:
             self.wrote[each] = op.stream
             self.read[each] = {op.stream}
-        return found - {op.stream}
+        return streams - {op.stream}
 
     def done(self, stream: int) -> None:
         self.wrote = {each: by for each, by in self.wrote.items() if by != stream}
@@ -258,8 +258,8 @@ class Rank:
     launches: int = 0
 
     def load(self) -> None:
-        for at, size in ALLOCATIONS[1:]:
-            self.client.alloc(at, size)
+        for address, size in ALLOCATIONS[1:]:
+            self.client.alloc(address, size)
         self.client.load([ALLOCATIONS[0][0]], ALLOCATIONS[0][1])
         for number, stream in enumerate(STREAMS):
             if number:
@@ -326,8 +326,8 @@ class Rank:
     def has_read(self, op: Op, expected: list[int]) -> bool:
         if not self.answered():
             return False
-        found = list(struct.unpack_from(f"<{WORDS}I", self.client.map, OFF_BULK))
-        assert found == expected, f"rank {self.client.rank} reads buffer {op.out}"
+        words = list(struct.unpack_from(f"<{WORDS}I", self.client.map, OFF_BULK))
+        assert words == expected, f"rank {self.client.rank} reads buffer {op.out}"
         return True
 
     def renewed(self, number: int, seq: int) -> bool:
@@ -484,8 +484,8 @@ def placed(
             here, there = every, None
             if moved:
                 here, there = (
-                    Devices([native], [told])
-                    for native, told in zip(every.natives, every.told, strict=True)
+                    Devices([native], [events])
+                    for native, events in zip(every.natives, every.told, strict=True)
                 )
             driver = Driver(here, ranks, program.order, there)
             here.place(1, clients, [0] * count if folded else list(range(count)))

@@ -64,8 +64,8 @@ class Fleet:
 
     def observed(self) -> Observed:
         devices = {
-            name: ObservedDevice(name, False, silent_since=1.0) if name in self.silent else seen
-            for name, seen in self.devices.items()
+            name: ObservedDevice(name, False, silent_since=1.0) if name in self.silent else device
+            for name, device in self.devices.items()
         }
         return Observed(
             devices,
@@ -79,12 +79,14 @@ class Fleet:
         )
 
     def plan(self) -> planner.Plan:
-        found = planner.plan(self.desired, self.records, self.observed(), self.now, self.in_flight)
-        assert not self.in_flight & {actions.subject(action) for action in found.actions}
-        for action in found.actions:
+        planned = planner.plan(
+            self.desired, self.records, self.observed(), self.now, self.in_flight
+        )
+        assert not self.in_flight & {actions.subject(action) for action in planned.actions}
+        for action in planned.actions:
             hung = self.silent & set(actions.devices_of(action))
             assert not hung, f"{action} speaks to {hung}, who does not answer"
-        return found
+        return planned
 
     def turn(self) -> planner.Plan:
         """observe → plan → act, once."""
@@ -142,10 +144,10 @@ class Fleet:
     def works(self, job: str) -> bool:
         """Whether all of its ranks are served and let go."""
         record = self.records[job]
-        ranks = [seen for (name, _), seen in self.ranks.items() if name == job]
+        ranks = [rank for (name, _), rank in self.ranks.items() if name == job]
         there = [self.devices[d].job(job) for d in set(record.placement) if d in self.devices]
         return bool(there and ranks) and all(
-            seen.state == "running" for seen in (*ranks, *there) if seen is not None
+            rank.state == "running" for rank in (*ranks, *there) if rank is not None
         )
 
     def transferred(self, job: str, transfer: Transfer) -> Transfer:
@@ -580,7 +582,7 @@ class Fleet:
         )
 
     def living(self, job: str) -> bool:
-        return any(j == job and seen.state != "exited" for (j, _), seen in self.ranks.items())
+        return any(j == job and rank.state != "exited" for (j, _), rank in self.ranks.items())
 
     def set_ranks(self, job: str, ranks: tuple[int, ...], state: str) -> None:
         for rank in ranks:
@@ -604,9 +606,9 @@ class Fleet:
         self.records[job] = after
 
     def set_state(self, device: str, job: str, state: str) -> None:
-        seen = self.devices[device]
-        jobs = tuple(replace(j, state=state) if j.job == job else j for j in seen.jobs)
-        self.devices[device] = replace(seen, jobs=jobs)
+        device_ = self.devices[device]
+        jobs = tuple(replace(j, state=state) if j.job == job else j for j in device_.jobs)
+        self.devices[device] = replace(device_, jobs=jobs)
 
     def jobs_on(self, device: str) -> list[str]:
         return [j.job for j in self.devices[device].jobs if j.state != "saved"]

@@ -49,8 +49,8 @@ class Slice:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A worker of pytest-xdist reports how many tests it left out."""
-        if told := getattr(session.config, "workeroutput", None):
-            told["left_out"] = self.left_out
+        if reported := getattr(session.config, "workeroutput", None):
+            reported["left_out"] = self.left_out
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

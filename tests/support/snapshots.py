@@ -35,7 +35,7 @@ def message(fields: Mapping[int, int]) -> bytes:
 
 def pagemap(pages: int, entries: Sequence[tuple[int, int, int]]) -> bytes:
     """A pagemap as CRIU 4.2 writes it, of (address, pages, flags), for `pages-PAGES.img`."""
-    rows = [message({1: at, 2: 0, 4: flags, 5: count}) for at, count, flags in entries]
+    rows = [message({1: address, 2: 0, 4: flags, 5: count}) for address, count, flags in entries]
     return struct.pack("<II", 0x54564319, 0x56084025) + message({1: pages}) + b"".join(rows)
 
 
@@ -51,7 +51,7 @@ def processes(folder: Path, memory: Mapping[int, bytes], seed: int = 0) -> None:
     criu = folder / "criu"
     criu.mkdir(parents=True)
     runs = sorted(memory.items())
-    entries = [(at, len(data) // PAGE, PRESENT) for at, data in runs]
+    entries = [(address, len(data) // PAGE, PRESENT) for address, data in runs]
     (criu / "pagemap-17.img").write_bytes(pagemap(1, [*entries, (1 << 46, 5, LAZY)]))
     (criu / "pages-1.img").write_bytes(b"".join(data for _, data in runs))
     (criu / "pagemap-shmem-9.img").write_bytes(pagemap(2, [(0, 1, PRESENT), (PAGE * 9, 1, 6)]))
@@ -86,8 +86,8 @@ def _saved(
         attach(native, client)
         for address, data in buffers + freed:
             client.alloc(address, len(data) + empty)
-            for at in range(0, len(data), 8192):
-                client.write(address + at, data[at : at + 8192])
+            for offset in range(0, len(data), 8192):
+                client.write(address + offset, data[offset : offset + 8192])
             assert client.call(DEVICE_SYNC) == 0
         for address, _ in freed:
             client.free(address)

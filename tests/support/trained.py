@@ -55,23 +55,23 @@ def folded(
 
 def counts(native: Native, ranks: int) -> tuple[int, int]:
     """Kernels launched, and of these squashed."""
-    found = [native.rank_status(1, rank) for rank in range(ranks)]
-    assert all(found)
-    kernels = sum(each.kernels for each in found if each)
-    squashed = sum(each.squashed for each in found if each)
+    statuses = [native.rank_status(1, rank) for rank in range(ranks)]
+    assert all(statuses)
+    kernels = sum(each.kernels for each in statuses if each)
+    squashed = sum(each.squashed for each in statuses if each)
     status = native.status()
     assert (status["kernels"], status["squashed"]) == (kernels, squashed)
     return kernels, squashed
 
 
-def words(rank: Computing, at: int) -> list[int]:
-    return list(struct.unpack(f"<{WORDS}I", rank.read(at, 4 * WORDS)))
+def words(rank: Computing, address: int) -> list[int]:
+    return list(struct.unpack(f"<{WORDS}I", rank.read(address, 4 * WORDS)))
 
 
 def begin_alike(ranks: list[Computing]) -> None:
     for rank in ranks:
-        for at in (PARAMETERS, MOMENTS):
-            rank.write(at, bytes(range(96)) * 4)
+        for address in (PARAMETERS, MOMENTS):
+            rank.write(address, bytes(range(96)) * 4)
         rank.write(OWN, bytes([rank.rank + 1] * 4 * WORDS))
     sync(ranks)
 
@@ -139,10 +139,10 @@ def opened_early(native: Native) -> int:
     return _dumped(native, "pages opened early")
 
 
-def _dumped(native: Native, what: str) -> int:
-    found = re.search(rf"(\d+) {what}", native.debug_text())
-    assert found
-    return int(found[1])
+def _dumped(native: Native, name: str) -> int:
+    match = re.search(rf"(\d+) {name}", native.debug_text())
+    assert match
+    return int(match[1])
 
 
 @contextmanager

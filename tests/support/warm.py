@@ -97,9 +97,9 @@ class _Reply:
     def receive(self, flags: int = 0) -> int | None:
         """The next number; None: none has come, and MSG_DONTWAIT does not wait."""
         with socket.socket(fileno=os.dup(self.fd)) as sock, contextlib.suppress(BlockingIOError):
-            if not (told := sock.recv(32, flags)):
+            if not (report := sock.recv(32, flags)):
                 raise ConnectionResetError("the fork server has ended")
-            return int(told)
+            return int(report)
         return None
 
     def status(self, flags: int) -> int | None:
@@ -127,11 +127,11 @@ def _inherited() -> list[str]:
     """The properties that a fork inherits and cannot change. Raises OSError."""
     own = Path("/proc/self")
     lines = (own / "status").read_text().splitlines()
-    found = [line for line in lines if line.startswith(INHERITED)]
-    found += [os.readlink(own / "ns" / name) for name in sorted(os.listdir(own / "ns"))]
-    found += [os.readlink(own / "root"), (own / "cgroup").read_text()]
-    found += [(own / "oom_score_adj").read_text(), str(os.getpriority(os.PRIO_PROCESS, 0))]
-    return [*found, f"ignored: {sorted(_ignored() & fork_server.OF_LIBC)}"]
+    values = [line for line in lines if line.startswith(INHERITED)]
+    values += [os.readlink(own / "ns" / name) for name in sorted(os.listdir(own / "ns"))]
+    values += [os.readlink(own / "root"), (own / "cgroup").read_text()]
+    values += [(own / "oom_score_adj").read_text(), str(os.getpriority(os.PRIO_PROCESS, 0))]
+    return [*values, f"ignored: {sorted(_ignored() & fork_server.OF_LIBC)}"]
 
 
 def _ignored() -> set[int]:
@@ -161,8 +161,8 @@ class Popen(subprocess.Popen[Any]):
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._reply is None:
-            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
-            return found
+            ended: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return ended
         status = self._reply.status(socket.MSG_DONTWAIT if wait_flags else 0)
         return (0, 0) if status is None else (self.pid, status)
 

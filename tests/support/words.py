@@ -22,39 +22,39 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(function: str, memory: mmap.mmap, at: int, value: int = 0) -> int:
-    word = ctypes.c_char.from_buffer(memory, at)
+def _call(function: str, memory: mmap.mmap, offset: int, value: int = 0) -> int:
+    word = ctypes.c_char.from_buffer(memory, offset)
     address = ctypes.c_uint64(ctypes.addressof(word))
     answer = getattr(_library(), function)(address, ctypes.c_uint64(value))
     del word  # the map cannot be closed while it is exported
     return int(answer)
 
 
-def load32(memory: mmap.mmap, at: int) -> int:
-    return _call("load32", memory, at) & 0xFFFFFFFF
+def load32(memory: mmap.mmap, offset: int) -> int:
+    return _call("load32", memory, offset) & 0xFFFFFFFF
 
 
-def load64(memory: mmap.mmap, at: int) -> int:
-    return _call("load64", memory, at)
+def load64(memory: mmap.mmap, offset: int) -> int:
+    return _call("load64", memory, offset)
 
 
-def store32(memory: mmap.mmap, at: int, value: int) -> None:
-    _call("store32", memory, at, value)
+def store32(memory: mmap.mmap, offset: int, value: int) -> None:
+    _call("store32", memory, offset, value)
 
 
-def store64(memory: mmap.mmap, at: int, value: int) -> None:
-    _call("store64", memory, at, value)
+def store64(memory: mmap.mmap, offset: int, value: int) -> None:
+    _call("store64", memory, offset, value)
 
 
-def and64(memory: mmap.mmap, at: int, mask: int) -> None:
-    _call("and64", memory, at, mask)
+def and64(memory: mmap.mmap, offset: int, mask: int) -> None:
+    _call("and64", memory, offset, mask)
 
 
-def add32_and_wake(memory: mmap.mmap, at: int, value: int) -> None:
+def add32_and_wake(memory: mmap.mmap, offset: int, value: int) -> None:
     """Adds, and wakes all that sleep on the word."""
-    _call("add32_and_wake", memory, at, value)
+    _call("add32_and_wake", memory, offset, value)
 
 
-def set32_and_wake(memory: mmap.mmap, at: int, value: int) -> None:
+def set32_and_wake(memory: mmap.mmap, offset: int, value: int) -> None:
     """Stores, and wakes all that sleep on the word."""
-    _call("set32_and_wake", memory, at, value)
+    _call("set32_and_wake", memory, offset, value)

@@ -77,27 +77,27 @@ def _refuse_code_addresses(module: Module) -> None:
 
 def _statements(text: str) -> Iterator[str]:
     """Yields the statements at module scope; directives are lines."""
-    at = 0
-    while match := re.compile(r"\S").search(text, at):
-        at = match.start()
-        if re.match(r"\.(version|target|address_size)\b", text[at:]):
-            end = text.find("\n", at)
+    offset = 0
+    while match := re.compile(r"\S").search(text, offset):
+        offset = match.start()
+        if re.match(r"\.(version|target|address_size)\b", text[offset:]):
+            end = text.find("\n", offset)
             end = len(text) if end < 0 else end
         else:
-            end = _end(text, at)
-        if text[at:end].strip(" \t\n;"):
-            yield text[at:end].strip()
-        at = end
+            end = _end(text, offset)
+        if text[offset:end].strip(" \t\n;"):
+            yield text[offset:end].strip()
+        offset = end
 
 
-def _end(text: str, at: int) -> int:
+def _end(text: str, offset: int) -> int:
     """Returns the end after the semicolon or, for a function or section, after the closing
     brace."""
     depth = 0
-    braced = text.startswith(".section", at)
-    for match in re.compile(r"[{};]").finditer(text, at):
+    braced = text.startswith(".section", offset)
+    for match in re.compile(r"[{};]").finditer(text, offset):
         if match.group() == "{":
-            braced |= depth == 0 and bool(_HEADER.search(text, at, match.start()))
+            braced |= depth == 0 and bool(_HEADER.search(text, offset, match.start()))
             depth += 1
         elif match.group() == "}":
             depth -= 1
@@ -105,7 +105,7 @@ def _end(text: str, at: int) -> int:
                 return match.end()
         elif depth == 0:
             return match.end()
-    raise ModuleError(INVALID_PTX, f"unexpected end after {text[at : at + 40]!r}")
+    raise ModuleError(INVALID_PTX, f"unexpected end after {text[offset : offset + 40]!r}")
 
 
 def _kind(statement: str) -> str:

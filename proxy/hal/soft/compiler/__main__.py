@@ -56,21 +56,23 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
 
 def sets(file: Path, text: str, module: Module, name: str) -> str:
     """Returns what the kernel reads and writes, and why that may be incomplete, as text."""
-    found = sets_of(module, find(module, name), fixed_code=True)
+    sets_found = sets_of(module, find(module, name), fixed_code=True)
     begin = max(text.find(f".entry {name}"), 0)
-    lines = ["closed" if found.closed else "open"]
-    for reason in found.reasons:
-        at = place_of(text, reason.instr, begin)
-        at = place_of(text, reason.instr) if at is None else at  # in a function before the kernel
-        where = file if at is None else f"{file}:{line_at(text, at)}"
+    lines = ["closed" if sets_found.closed else "open"]
+    for reason in sets_found.reasons:
+        offset = place_of(text, reason.instr, begin)
+        offset = (
+            place_of(text, reason.instr) if offset is None else offset
+        )  # in a function before the kernel
+        where = file if offset is None else f"{file}:{line_at(text, offset)}"
         lines.append(f"  {where}: it {reason.what}: {reason.instr}")
-    for at, use in found.words:
-        missing = use & (Use.READ | Use.WRITTEN) & ~found.bounds.uses(at)
-        lines.append(f"  word {at}: {_uses(use)}{_unless(missing)}")
-    for variable, use in found.variables:
-        outside = variable not in found.bounds.inside
+    for offset, use in sets_found.words:
+        missing = use & (Use.READ | Use.WRITTEN) & ~sets_found.bounds.uses(offset)
+        lines.append(f"  word {offset}: {_uses(use)}{_unless(missing)}")
+    for variable, use in sets_found.variables:
+        outside = variable not in sets_found.bounds.inside
         lines.append(f"  variable {variable}: {_uses(use)}{_unless(outside)}")
-    lines += [f"  {line}" for line in text_of(found.bounds)]
+    lines += [f"  {line}" for line in text_of(sets_found.bounds)]
     return "\n".join(lines) + "\n"
 
 
@@ -106,8 +108,8 @@ def line_of(text: str, error: ModuleError) -> str:
     """Returns ``:LINE`` of the place that an error is about; "" if it is not found."""
     if error.line:
         return f":{error.line}"
-    found = place_of(text, error.about)
-    return f":{line_at(text, found)}" if found is not None else ""
+    offset = place_of(text, error.about)
+    return f":{line_at(text, offset)}" if offset is not None else ""
 
 
 def _refuse(message: str) -> NoReturn:

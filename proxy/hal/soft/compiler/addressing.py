@@ -36,18 +36,18 @@ def _magnitude(operand: Operand, single: dict[str, Instr]) -> int | None:
     if not isinstance(operand, Reg) or operand.name not in single:
         return None
     instr = single[operand.name]
-    found = None
+    largest = None
     if instr.op[:2] == ("mul", "wide") and instr.op[-1] in ("s32", "u32"):
         scales = [a.value for a in instr.args[1:] if isinstance(a, Int) and a.value > 0]
-        found = scales[0] << 32 if scales else None
+        largest = scales[0] << 32 if scales else None
     elif instr.op[0] == "cvt":
         narrow = instr.op[-1] in ("s32", "u32", "s16", "u16") and instr.op[-2] in ("s64", "u64")
-        found = 1 << 32 if narrow else None
+        largest = 1 << 32 if narrow else None
     elif instr.op[0] in ("shl", "mul") and "hi" not in instr.op and isinstance(instr.args[2], Int):
         inner, factor = _magnitude(instr.args[1], single), instr.args[2].value
         scale = 1 << min(factor, 63) if instr.op[0] == "shl" else factor
-        found = inner * scale if inner is not None and scale > 0 else None
-    return found if found is not None and found <= MAGNITUDE_MAX else None
+        largest = inner * scale if inner is not None and scale > 0 else None
+    return largest if largest is not None and largest <= MAGNITUDE_MAX else None
 
 
 MULTIPLE_MAX = 256  # more than any access needs
@@ -61,18 +61,18 @@ def _multiple(operand: Operand, single: dict[str, Instr], depth: int = 8) -> int
         return 1
     instr = single[operand.name]
     inner = [_multiple(a, single, depth - 1) for a in instr.args[1:]]
-    found = 1
+    multiple = 1
     if instr.op[0] == "mul" and "hi" not in instr.op and instr.op[-1][0] in "su":
-        found = inner[0] * inner[1]
+        multiple = inner[0] * inner[1]
     elif instr.op[0] == "mad" and instr.op[1] in ("lo", "wide") and instr.op[-1][0] in "su":
-        found = min(inner[0] * inner[1], inner[2])
+        multiple = min(inner[0] * inner[1], inner[2])
     elif instr.op[0] == "shl" and isinstance(instr.args[2], Int):
-        found = inner[0] << min(instr.args[2].value, 8)
+        multiple = inner[0] << min(instr.args[2].value, 8)
     elif instr.op[0] in ("cvt", "mov") and instr.op[-1] in _INTEGERS and "sat" not in instr.op:
-        found = inner[0]
+        multiple = inner[0]
     elif instr.op[0] in ("add", "or") and len(instr.op) == 2:
-        found = min(inner)
-    return min(found, MULTIPLE_MAX)
+        multiple = min(inner)
+    return min(multiple, MULTIPLE_MAX)
 
 
 class Split(NamedTuple):
@@ -90,7 +90,7 @@ class Split(NamedTuple):
 def splits(instrs: list[Instr]) -> dict[str, Split]:
     """Returns the registers that are such sums, in the order of `instrs`."""
     single = single_definitions(instrs)
-    found: dict[str, Split] = {}
+    result: dict[str, Split] = {}
     magnitude: dict[str, int] = {}
     for instr in instrs:
         name = instr.args[0].name if instr.args and isinstance(instr.args[0], Reg) else ""
@@ -98,24 +98,24 @@ def splits(instrs: list[Instr]) -> dict[str, Split]:
             continue
         if instr.op == ("shl", "b64") and isinstance(instr.args[2], Int):
             source, shift = instr.args[1], instr.args[2].value
-            if isinstance(source, Reg) and source.name in found and shift < 64:
-                _shift(found, magnitude, name, source.name, shift)
+            if isinstance(source, Reg) and source.name in result and shift < 64:
+                _shift(result, magnitude, name, source.name, shift)
         elif instr.op[0] == "add" and instr.op[-1] in ("s64", "u64") and len(instr.op) == 2:
-            _add(found, magnitude, name, instr.args[1:3], single)
-    return found
+            _add(result, magnitude, name, instr.args[1:3], single)
+    return result
 
 
 def _shift(
-    found: dict[str, Split], magnitude: dict[str, int], name: str, source: str, shift: int
+    splits_: dict[str, Split], magnitude: dict[str, int], name: str, source: str, shift: int
 ) -> None:
     if magnitude[source] << shift <= MAGNITUDE_MAX:
-        multiple = min(found[source].multiple << min(shift, 8), MULTIPLE_MAX)
-        found[name] = Split(None, None, source, shift, multiple)
+        multiple = min(splits_[source].multiple << min(shift, 8), MULTIPLE_MAX)
+        splits_[name] = Split(None, None, source, shift, multiple)
         magnitude[name] = magnitude[source] << shift
 
 
 def _add(
-    found: dict[str, Split],
+    splits_: dict[str, Split],
     magnitude: dict[str, int],
     name: str,
     operands: tuple[Operand, ...],
@@ -127,12 +127,12 @@ def _add(
     for base, offset in ((left, right), (right, left)):
         small = None if isinstance(base, Int) else _magnitude(offset, single)
         if small is not None:
-            found[name] = Split(base, offset, multiple=_multiple(offset, single))
+            splits_[name] = Split(base, offset, multiple=_multiple(offset, single))
             magnitude[name] = small
             return
     for base, part in ((left, right), (right, left)):
-        if isinstance(part, Reg) and part.name in found:
-            found[name] = Split(base, None, part.name, multiple=found[part.name].multiple)
+        if isinstance(part, Reg) and part.name in splits_:
+            splits_[name] = Split(base, None, part.name, multiple=splits_[part.name].multiple)
             magnitude[name] = magnitude[part.name]
             return
 

@@ -332,14 +332,14 @@ def extreme(c: Context, instr: Instr) -> None:
     if is_float(kind):
         words = allow(instr, "ftz", "NaN", "xorsign", "abs")
         # a number is preferred to a NaN, -0 is less than +0; with .NaN, a NaN is preferred
-        which = f"{name}imum" if "NaN" in words else f"{name}imumnum"
+        operation = f"{name}imum" if "NaN" in words else f"{name}imumnum"
 
         def compute(*values: Value) -> Value:
             if "xorsign" in words:
-                return _xor_signs(c, which, *values)
+                return _xor_signs(c, operation, *values)
             result = values[0]
             for value in values[1:]:
-                result = c.e.intrinsic(which, result, value)
+                result = c.e.intrinsic(operation, result, value)
             nan = c.e.cmp("fcmp uno", result, result)
             quiet = float_bits(0x7FFFFFFF)
             if result.type == "double":
@@ -351,10 +351,10 @@ def extreme(c: Context, instr: Instr) -> None:
     words = allow(instr, "relu")
     if "relu" in words and not is_signed(kind):
         raise Unsupported
-    which = ("s" if is_signed(kind) else "u") + name
+    operation = ("s" if is_signed(kind) else "u") + name
 
     def pick(a: Value, b: Value) -> Value:
-        result = c.e.intrinsic(which, a, b)
+        result = c.e.intrinsic(operation, a, b)
         return c.e.intrinsic("smax", result, const(a.type, 0)) if "relu" in words else result
 
     if kind in ("u16x2", "s16x2"):
@@ -363,10 +363,10 @@ def extreme(c: Context, instr: Instr) -> None:
         c.write(instr.args[0], pick(c.read(instr.args[1], kind), c.read(instr.args[2], kind)))
 
 
-def _xor_signs(c: Context, which: str, a: Value, b: Value) -> Value:
+def _xor_signs(c: Context, operation: str, a: Value, b: Value) -> Value:
     """Computes .xorsign.abs: the extreme of the magnitudes, with the product's sign."""
     bits = c.e.bin("xor", c.e.bitcast(a, "i32"), c.e.bitcast(b, "i32"))
-    size = c.e.intrinsic(which, c.e.intrinsic("fabs", a), c.e.intrinsic("fabs", b))
+    size = c.e.intrinsic(operation, c.e.intrinsic("fabs", a), c.e.intrinsic("fabs", b))
     signed = c.e.intrinsic("copysign", size, c.e.bitcast(bits, a.type))
     return c.e.select(c.e.cmp("fcmp uno", size, size), float_bits(0x7FFFFFFF), signed)
 

@@ -78,10 +78,10 @@ def _copy_bulk(c: Context, instr: Instr) -> None:
     words = tuple(word for word in instr.op[3:] if word != "L2_cache_hint")
     if words in _GROUPS:
         return
-    to, source, done = words if len(words) == 3 else ("", "", "")
+    to, source, completion = words if len(words) == 3 else ("", "", "")
     spaces = {SPACES.get(to), SPACES.get(source)}
     ends = {"bulk_group": 3, "mbarrier_complete_tx_bytes": 4}
-    if done not in ends or "shared" not in spaces or not spaces <= {"shared", "global"}:
+    if completion not in ends or "shared" not in spaces or not spaces <= {"shared", "global"}:
         raise Unsupported
     nbytes = c.e.resize(c.read(instr.args[2], "u32"), "i64")
     at = _bulk(c, SPACES[to], instr.args[0], nbytes)
@@ -92,7 +92,7 @@ def _copy_bulk(c: Context, instr: Instr) -> None:
         f"call void @llvm.memmove.p0.p0.i64(ptr {at.ref}, ptr {there.ref}, i64 {limited.ref}, "
         "i1 false)"
     )
-    if ends[done] == 4:
+    if ends[completion] == 4:
         mbarrier.complete(c, instr.args[3], nbytes)
 
 

@@ -36,13 +36,13 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
     divided = parts.split(lowered)
     modules = [part.ir for part in divided]
     if keep:  # the objects are the same
-        done = [_optimised(ir, name, target_machine()) for ir in modules]
-        keep("optimised", "".join(str(module) for module in done))
+        compiled = [_optimised(ir, name, target_machine()) for ir in modules]
+        keep("optimised", "".join(str(module) for module in compiled))
         # from a copy: emitting assembly changes the module, and the object must be the same without
         # it
-        copies = [module.clone() for module in done]
+        copies = [module.clone() for module in compiled]
         keep("asm", "".join(target_machine().emit_assembly(module) for module in copies))
-        made_objects = [target_machine().emit_object(module) for module in done]
+        made_objects = [target_machine().emit_object(module) for module in compiled]
     else:
         made_objects = parts.in_children(modules, lambda ir: _object(ir, name))
     return Compiled(

@@ -83,12 +83,12 @@ class Disjointness:
         """Returns True if each is at the address of one variable plus a number, of two different
         variables."""
         names = set[str]()
-        for seen in (a, b):
-            terms = self._address(seen) or {}
-            found = [each for each in terms if isinstance(each, str)]
-            if len(found) != 1 or terms[found[0]] != 1:
+        for access in (a, b):
+            terms = self._address(access) or {}
+            variables = [each for each in terms if isinstance(each, str)]
+            if len(variables) != 1 or terms[variables[0]] != 1:
                 return False
-            names.add(found[0])
+            names.add(variables[0])
         known = [self.variables[name] for name in names if name in self.variables]
         return len(known) == 2 and not all(variable.extern for variable in known)
 
@@ -146,21 +146,21 @@ class Disjointness:
 
     # ---- facts about an access
 
-    def _address(self, seen: MemoryInstr) -> Form | None:
-        (base,) = seen.bases if len(seen.bases) == 1 else (None,)
-        where = next((each for each in seen.instr.args if isinstance(each, Mem)), None)
+    def _address(self, access: MemoryInstr) -> Form | None:
+        (base,) = access.bases if len(access.bases) == 1 else (None,)
+        where = next((each for each in access.instr.args if isinstance(each, Mem)), None)
         if base is None or where is None or (base.bits > 32 and base.kind is not Kind.PLACE):
             return None
         return _sum(self._form(base), {_ONE: where.offset}, 1)
 
-    def _facts_at(self, seen: MemoryInstr) -> Iterator[Fact]:
+    def _facts_at(self, access: MemoryInstr) -> Iterator[Fact]:
         """Yields the facts given by the branches that dominate an access."""
         blocks = self.values.blocks
-        number = seen.block
+        number = access.block
         while blocks[number].dominator != number:
             edges_in = blocks[number].edges_in
-            found = self.values.predicate(edges_in[0]) if len(edges_in) == 1 else None
-            yield from facts_of(*found) if found else ()
+            predicate = self.values.predicate(edges_in[0]) if len(edges_in) == 1 else None
+            yield from facts_of(*predicate) if predicate else ()
             number = blocks[number].dominator
 
     def _holds_unsigned(self, fact: Fact) -> bool:
@@ -169,11 +169,11 @@ class Disjointness:
             return True
         return self.upper_bound(fact.value) < _HALF and self.upper_bound(fact.other) < _HALF
 
-    def _upper_bound_at(self, value: Value, seen: MemoryInstr) -> int:
+    def _upper_bound_at(self, value: Value, access: MemoryInstr) -> int:
         """Returns an upper bound of the value at an access."""
         bounds = [
             self.upper_bound(fact.other)
-            for fact in self._facts_at(seen)
+            for fact in self._facts_at(access)
             if fact.value is value
             and fact.bits == 32
             and fact.op in (Op.BELOW, Op.AT_MOST, Op.EQUAL)
@@ -306,7 +306,7 @@ def _computed_bound(value: Value, bounds: list[int]) -> int:
 
 def _phi_blocks(values: set[Value]) -> set[int]:
     """Returns the blocks of the phis from which these values are computed."""
-    found, seen, todo = set[int](), set[Value](), list(values)
+    numbers, seen, todo = set[int](), set[Value](), list(values)
     while todo:
         value = todo.pop()
         if value in seen:
@@ -314,7 +314,7 @@ def _phi_blocks(values: set[Value]) -> set[int]:
         seen.add(value)
         if value.kind is Kind.PHI:
             assert isinstance(value.about, tuple)
-            found.add(value.about[0])
+            numbers.add(value.about[0])
         else:
             todo += value.args
-    return found
+    return numbers

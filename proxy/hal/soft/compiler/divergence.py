@@ -205,8 +205,8 @@ def worth_regrouping(graph: Graph, cuts: list[Cut]) -> list[Cut]:
 
 def _accesses(instrs: list[Instr]) -> list[tuple[Instr, Effect]]:
     """Returns the loads and stores, except those of parameters."""
-    found = [(instr, row_of(instr).effect) for instr in instrs if "param" not in instr.op]
-    return [each for each in found if each[1] in (Effect.LOADS, Effect.STORES)]
+    effects = [(instr, row_of(instr).effect) for instr in instrs if "param" not in instr.op]
+    return [each for each in effects if each[1] in (Effect.LOADS, Effect.STORES)]
 
 
 def _is_unordered(instrs: list[Instr]) -> bool:

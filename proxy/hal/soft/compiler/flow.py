@@ -162,16 +162,16 @@ def _graph(flat: Flat, instrs: list[Instr], kernel: str) -> Graph:
 
 def _small_loops(instrs: list[Instr]) -> dict[str, int]:
     """Finds loops of one block without a cut: the label at the head, the index of the branch."""
-    found = {}
+    loops = {}
     head = ""
     for index, instr in enumerate(instrs):
         if instr.op[0] == "label":
             head = instr.target
         elif row_of(instr).effect in (Effect.BRANCHES, Effect.MEETS):
             if instr.op[0] == "bra" and instr.pred and instr.target == head:
-                found[head] = index
+                loops[head] = index
             head = ""
-    return found
+    return loops
 
 
 def regroup(instrs: list[Instr], loops: dict[str, int]) -> list[Instr]:
@@ -341,18 +341,18 @@ def _rematerialisable(flat: Flat) -> dict[str, Instr]:
     for instr in flat.instrs:
         for name in defs_of(instr):
             defined[name] = None if name in defined or instr.pred else instr
-    found: dict[str, Instr] = {}
+    definitions: dict[str, Instr] = {}
     cost: dict[str, int] = {}
     for instr in flat.instrs:
         names = defs_of(instr)
         if len(names) != 1 or defined[names[0]] is not instr or not is_arithmetic(instr):
             continue
         sources = uses_of(instr)
-        if all(source in found for source in sources):
+        if all(source in definitions for source in sources):
             total = 1 + sum(cost[source] for source in sources)
             if total <= REMATERIALISED_MAX:
-                found[names[0]], cost[names[0]] = instr, total
-    return found
+                definitions[names[0]], cost[names[0]] = instr, total
+    return definitions
 
 
 def is_arithmetic(instr: Instr) -> bool:

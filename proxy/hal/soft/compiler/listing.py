@@ -29,8 +29,8 @@ def flat(graph: Graph) -> str:
         if cut := resumed.get(block.number):
             kept = ", ".join(cut.saved) or "nothing"
             again = f"; computes again {', '.join(cut.recomputed)}" if cut.recomputed else ""
-            what = "the kernel's beginning" if cut.instr is None else _instr(cut.instr)
-            lines.append(f"cut {cut.number}: {what}; keeps {kept}{again}")
+            origin = "the kernel's beginning" if cut.instr is None else _instr(cut.instr)
+            lines.append(f"cut {cut.number}: {origin}; keeps {kept}{again}")
         lines.append(f"b{block.number}:")
         lines += [f"    {_instr(instr)}" for instr in block.instrs]
         lines.append(f"    {_end(block)}")

@@ -319,12 +319,12 @@ def _address(operand: Operand, space: int) -> Fragment:
 
 def _space(words: list[str]) -> int:
     """Removes the state space from the modifiers and returns it; 0: generic."""
-    found = [word for word in words if word in _SPACES]
-    if len(found) > 1:
+    spaces = [word for word in words if word in _SPACES]
+    if len(spaces) > 1:
         raise Unsupported
-    for word in found:
+    for word in spaces:
         words.remove(word)
-    return _SPACES[found[0]] if found else 0
+    return _SPACES[spaces[0]] if spaces else 0
 
 
 def _tile(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Described:

@@ -36,12 +36,12 @@ def _barrier(c: Context, instr: Instr, where: Operand, *known: str) -> Value:
     return pointer(m, space, where, 8)
 
 
-def _load(c: Context, at: Value) -> Value:
-    return c.e.op("i64", f"load i64, ptr {at.ref}, align 8")
+def _load(c: Context, address: Value) -> Value:
+    return c.e.op("i64", f"load i64, ptr {address.ref}, align 8")
 
 
-def _store(c: Context, at: Value, word: Value) -> None:
-    c.e.do(f"store i64 {word.ref}, ptr {at.ref}, align 8")
+def _store(c: Context, address: Value, word: Value) -> None:
+    c.e.do(f"store i64 {word.ref}, ptr {address.ref}, align 8")
 
 
 def _masked(c: Context, value: Value, bits: int, place: int = 0) -> Value:
@@ -100,9 +100,9 @@ def _named(instr: Instr, *names: str) -> str:
 
 def init(c: Context, instr: Instr) -> None:
     """init barrier, count"""
-    at = _barrier(c, instr, instr.args[0], _named(instr, "init"))
+    address = _barrier(c, instr, instr.args[0], _named(instr, "init"))
     count = _masked(c, _count(c, instr.args[1:]), _COUNT_BITS)
-    _store(c, at, c.e.bin("or", count, c.e.bin("shl", count, const("i64", _EXPECTED))))
+    _store(c, address, c.e.bin("or", count, c.e.bin("shl", count, const("i64", _EXPECTED))))
 
 
 def invalidate(c: Context, instr: Instr) -> None:
@@ -140,8 +140,8 @@ def arrive(c: Context, instr: Instr) -> None:
 def wait(c: Context, instr: Instr) -> None:
     """Tests whether the phase of this token, or of this parity, has completed. A time limit is
     ignored, because a test takes no time."""
-    at = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
-    phase = c.e.bin("lshr", _load(c, at), const("i64", _PHASE))
+    address = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
+    phase = c.e.bin("lshr", _load(c, address), const("i64", _PHASE))
     if "parity" in instr.op:
         awaited = _masked(c, c.e.resize(c.read(instr.args[2], "u32"), "i64"), 1)
     else:
@@ -160,8 +160,8 @@ def pending_count(c: Context, instr: Instr) -> None:
 def arrive_when_copied(c: Context, instr: Instr) -> None:
     """cp.async.mbarrier.arrive[.noinc]: the thread's copies are done, so it arrives. Without .noinc
     the phase also expects one more arrival, for this one: nothing changes."""
-    at = _barrier(c, instr, instr.args[0], "async", "mbarrier", "arrive", "noinc")
-    word = _Word(c, at)
+    address = _barrier(c, instr, instr.args[0], "async", "mbarrier", "arrive", "noinc")
+    word = _Word(c, address)
     if "noinc" in instr.op:
         word.arrive(const("i64", 1))
         word.store()

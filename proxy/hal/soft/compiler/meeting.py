@@ -50,7 +50,7 @@ def insert_meets(flat: Flat, kernel: Function, variables: Mapping[str, Variable]
     """Returns the instructions, with `meet` inserted where needed. `variables`: the module's.
     Raises NoLabel."""
     instrs = flat.instrs
-    accesses = [_access(at, instr) for at, instr in enumerate(instrs)]
+    accesses = [_access(index, instr) for index, instr in enumerate(instrs)]
     if not any(access and access.how != "ld" for access in accesses):
         return instrs
     analyses = _Analyses(flat, kernel, variables)
@@ -92,10 +92,10 @@ class _Analyses:
         if not self._disjointness:
             return set()
         uniformity = self._disjointness.uniformity
-        found: dict[bool, set[int]] = {True: set(), False: set()}
+        branches: dict[bool, set[int]] = {True: set(), False: set()}
         for block in uniformity.blocks.all[1:]:
-            found[uniformity.branch_is_uniform(block.number)].add(id(block.instrs[-1]))
-        return found[True] - found[False]
+            branches[uniformity.branch_is_uniform(block.number)].add(id(block.instrs[-1]))
+        return branches[True] - branches[False]
 
 
 def _with_meet(instr: Instr, meets: bool) -> tuple[Instr, ...]:
@@ -110,27 +110,27 @@ def _with_meets(
     bits = _Bits(accesses)
     blocks = Blocks(instrs)
     out: list[Instr] = []
-    for block, seen in zip(blocks.all, _pending_at_entry(blocks, accesses, bits), strict=True):
+    for block, pending in zip(blocks.all, _pending_at_entry(blocks, accesses, bits), strict=True):
         for n, instr in enumerate(block.instrs, block.first):
             if access := accesses[n]:
-                if _must_meet(access, seen, bits, analyses):
+                if _must_meet(access, pending, bits, analyses):
                     out.append(_MEET)
-                    seen = _Pending()
-                seen = seen._replace(now=seen.now | bits.of[access])
+                    pending = _Pending()
+                pending = pending._replace(now=pending.now | bits.of[access])
             elif _meets(instr):
-                seen = _Pending()
+                pending = _Pending()
             out.append(instr)
     return out
 
 
-def _must_meet(access: _Access, seen: _Pending, bits: _Bits, analyses: _Analyses) -> bool:
+def _must_meet(access: _Access, pending: _Pending, bits: _Bits, analyses: _Analyses) -> bool:
     """Returns True if an access since threads last met conflicts with this one."""
     conflicts = bits.conflicts(access)
     return any(
         not analyses.are_disjoint(each, access, same_iteration)
         for some, same_iteration in (
-            (seen.earlier & conflicts, False),
-            (seen.now & conflicts, True),
+            (pending.earlier & conflicts, False),
+            (pending.now & conflicts, True),
         )
         for each in bits.accesses(some)
     )
@@ -188,11 +188,11 @@ class _Bits:
     def _all(self, which: Callable[[_Access], bool]) -> int:
         return sum(bit for access, bit in self.of.items() if which(access))
 
-    def accesses(self, some: int) -> Iterator[_Access]:
-        while some:
-            lowest = some & -some
+    def accesses(self, mask: int) -> Iterator[_Access]:
+        while mask:
+            lowest = mask & -mask
             yield self._each[lowest.bit_length() - 1]
-            some -= lowest
+            mask -= lowest
 
     def conflicts(self, access: _Access) -> int:
         """Returns the accesses that may overlap with this one, in different threads. A word that is
@@ -253,7 +253,7 @@ def _meets(instr: Instr) -> bool:
     return is_cut(instr) and instr.op[0] not in _WITHOUT_WAITING and "arrive" not in instr.op
 
 
-def _access(at: int, instr: Instr) -> _Access | None:
+def _access(index: int, instr: Instr) -> _Access | None:
     kind, words = instr.op[0], set(instr.op)
     volatile = "volatile" in words
     shared = bool(words & {"shared", "shared_cta"}) or (volatile and not words & _ELSEWHERE)
@@ -261,4 +261,4 @@ def _access(at: int, instr: Instr) -> _Access | None:
         return None
     places = [str(operand) for operand in instr.args if isinstance(operand, Mem)]
     how = "atom" if kind == "red" else kind
-    return _Access(at, how, volatile, places[0] if places else "")
+    return _Access(index, how, volatile, places[0] if places else "")

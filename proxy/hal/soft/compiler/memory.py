@@ -127,11 +127,11 @@ def pointer(c: MemoryContext, space: str, where: Mem, size: int) -> Value:
         if parts:
             return _of_parts(c, parts, where.offset, size)
     address = address_of(c, where)
-    at = _in_space(c, space, address)
+    place_ = _in_space(c, space, address)
     if size < CHECKED_BYTES or space not in ("", "global"):
-        return at
+        return place_
     nowhere = _gep(c, c.pointers["base"], const("i64", MISALIGNED))
-    return c.e.select(_aligned(c, address, size), at, nowhere)
+    return c.e.select(_aligned(c, address, size), place_, nowhere)
 
 
 def _aligned(c: MemoryContext, address: Value, size: int) -> Value:
@@ -336,13 +336,13 @@ def atomic(c: Context, instr: Instr) -> None:
     names = ("add", "and", "or", "xor", "exch", "inc", "dec", "min", "max", "cas")
     space, words = split(instr, "noftz", *names)
     kind = instr.op[-1]
-    found = [name for name in names if name in words]
-    if len(found) != 1 or kind not in TYPE_BYTES or (TYPE_BYTES[kind] > 8 and kind != "b128"):
+    operations = [name for name in names if name in words]
+    if len(operations) != 1 or kind not in TYPE_BYTES or (TYPE_BYTES[kind] > 8 and kind != "b128"):
         raise Unsupported
     first = 1 if instr.op[0] == "atom" else 0
     where = instr.args[first]
     assert isinstance(where, Mem)
-    operands = instr.args[first + 1 : first + (3 if found[0] == "cas" else 2)]
+    operands = instr.args[first + 1 : first + (3 if operations[0] == "cas" else 2)]
     base = pointer(m, space, where, TYPE_BYTES[kind] * len(_items(operands[0])))
     results = _items(instr.args[0]) if first else ()
     # for each element of a vector
@@ -350,7 +350,7 @@ def atomic(c: Context, instr: Instr) -> None:
         at = base
         if index:
             at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
-        old = _apply(m, space, found[0], kind, at, [c.read(v, kind) for v in values])
+        old = _apply(m, space, operations[0], kind, at, [c.read(v, kind) for v in values])
         if first:
             c.write(results[index], old, is_signed(kind))
 

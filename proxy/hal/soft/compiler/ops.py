@@ -130,5 +130,5 @@ def float_op(c: Context, instr: Instr, words: set[str], compute: Callable[..., V
 
 
 def rounding(words: set[str]) -> str:
-    found = words & ROUNDINGS
-    return found.pop() if found else "rn"
+    modes = words & ROUNDINGS
+    return modes.pop() if modes else "rn"

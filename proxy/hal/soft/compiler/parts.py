@@ -51,10 +51,10 @@ def split(lowered: Lowered) -> list[Part]:
         smallest = sizes.index(min(sizes))
         parts[smallest].append(text)
         sizes[smallest] += len(text)
-    found = [_part(lowered, "\n".join(texts)) for texts in parts]
-    declared = [f"declare i64 @{n}({_PARAMETERS})" for part in found for n in part.exported]
+    split_parts = [_part(lowered, "\n".join(texts)) for texts in parts]
+    declared = [f"declare i64 @{n}({_PARAMETERS})" for part in split_parts for n in part.exported]
     tables = _NAMED.sub(rf"ptr @{lowered.symbol}.\1", lowered.tables)
-    return [*found, Part("\n".join([lowered.head, *declared, tables, lowered.tail]))]
+    return [*split_parts, Part("\n".join([lowered.head, *declared, tables, lowered.tail]))]
 
 
 def _part(lowered: Lowered, text: str) -> Part:
@@ -128,8 +128,8 @@ def _wait_for_one(running: dict[int, int]) -> None:
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:
             raise ModuleError(UNKNOWN, "the compilation of a part of it timed out")
-        what = f"the compilation of a part of it was killed by signal {number}"
-        raise ModuleError(UNKNOWN, what)
+        problem = f"the compilation of a part of it was killed by signal {number}"
+        raise ModuleError(UNKNOWN, problem)
 
 
 def _result(fd: int) -> bytes:

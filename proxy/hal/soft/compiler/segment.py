@@ -103,9 +103,9 @@ class Segment(Values):
         while repeat:
             repeat = False
             for block in reversed(blocks):
-                found = ends[block.number].union(*(ends[n] for n in self._successors(block)))
-                repeat |= found != ends[block.number]
-                ends[block.number] = found
+                ends_after = ends[block.number].union(*(ends[n] for n in self._successors(block)))
+                repeat |= ends_after != ends[block.number]
+                ends[block.number] = ends_after
         return all(len(ends[block.number]) <= 1 for block in blocks if self._may_diverge(block))
 
     def _own_end(self, block: flow.Block) -> set[int]:
@@ -198,10 +198,10 @@ class Segment(Values):
 
     def _load(self, name: str) -> Value:
         """Reads a register's value from the frame."""
-        at = self._slot(self.kernel.graph.slots[name], name)
+        slot = self._slot(self.kernel.graph.slots[name], name)
         type_ = llvm_type(self.kernel.registers[name])
         memory_type = "i8" if type_ == "i1" else type_
-        value = self.e.op(memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0")
+        value = self.e.op(memory_type, f"load {memory_type}, ptr {slot.ref}, !llvm.access.group !0")
         return self.e.cast("trunc", value, "i1") if type_ == "i1" else value
 
     def _from_row(self, name: str) -> Value:
@@ -223,9 +223,9 @@ class Segment(Values):
         """Loads the value of the row's first thread."""
         e, type_ = self.e, llvm_type(self.kernel.registers[name])
         self.uses_coordinates = True
-        at = self._row_slot(name, "%row64")
+        slot = self._row_slot(name, "%row64")
         memory_type = "i8" if type_ == "i1" else type_
-        value = e.in_head(memory_type, f"load {memory_type}, ptr {at.ref}")
+        value = e.in_head(memory_type, f"load {memory_type}, ptr {slot.ref}")
         return e.in_head("i1", f"trunc i8 {value.ref} to i1") if type_ == "i1" else value
 
     def _row_slot(self, name: str, thread: str) -> Value:
@@ -249,8 +249,8 @@ class Segment(Values):
                 self.write(result, value)
 
     def _result(self, index: int) -> Value:
-        at = self._operand_slot(index)
-        return self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
+        slot = self._operand_slot(index)
+        return self.e.op("i32", f"load i32, ptr {slot.ref}, !llvm.access.group !0")
 
     def _undefined(self, defined: set[str]) -> None:
         """Sets registers that may be read before they are written to one value: zero."""

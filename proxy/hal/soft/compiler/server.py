@@ -103,8 +103,8 @@ class Compiler:
         except (OSError, UnicodeError) as error:
             raise ControlError("argument", f"the PTX cannot be read: {error}") from error
         if objects.key_of(source, name) != key:
-            what = "rankfold was changed after the requesting proxy had been started"
-            raise ControlError("version", f"{what}: stop that proxy, and it is started again")
+            problem = "rankfold was changed after the requesting proxy had been started"
+            raise ControlError("version", f"{problem}: stop that proxy, and it is started again")
         if cache.load(self.folder, key):
             return {}
         job = self.jobs.get(key)
@@ -218,9 +218,9 @@ class Compiler:
         self.server.run()
 
 
-def failure(job: Job, what: str) -> Message:
+def failure(job: Job, problem: str) -> Message:
     """The reply if the compiler fails, rather than refuses the PTX."""
-    return {"code": UNKNOWN, "message": f"kernel {job.name}: its compilation {what}"}
+    return {"code": UNKNOWN, "message": f"kernel {job.name}: its compilation {problem}"}
 
 
 def _child(folder: Path, outputs: Path | None, job: Job, reply: int, limit_s: float) -> None:

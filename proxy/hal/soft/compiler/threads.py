@@ -50,14 +50,14 @@ def in_grid(instrs: list[Instr]) -> dict[str, str]:
     """Returns the registers that are ctaid * ntid + tid of one dimension, with the dimension; their
     values always fit an int."""
     single = single_definitions(instrs)
-    found = {}
+    dimensions = {}
     for name, instr in single.items():
         if instr.op[:2] == ("mad", "lo") and instr.op[2:] in (("s32",), ("u32",)):
             a, b, c = (_special(x, single) for x in instr.args[1:4])
             dimension = c[-1:]
             if c == f"tid.{dimension}" and {a, b} == {f"ctaid.{dimension}", f"ntid.{dimension}"}:
-                found[name] = dimension
-    return found
+                dimensions[name] = dimension
+    return dimensions
 
 
 def is_wide(graph: Graph, shared: int, local: int) -> bool:
@@ -107,8 +107,8 @@ def places(graph: Graph) -> set[str]:
     """Returns the registers that are %tid.x or an index in the grid: integers that grow by 1 from a
     thread to the next and do not wrap."""
     single = single_definitions(graph.flat.instrs)
-    found = {name for name, dimension in in_grid(graph.flat.instrs).items() if dimension == "x"}
-    return found | {name for name in single if _special(Reg(name), single) == "tid.x"}
+    names = {name for name, dimension in in_grid(graph.flat.instrs).items() if dimension == "x"}
+    return names | {name for name in single if _special(Reg(name), single) == "tid.x"}
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,10 @@ def _single_path_blocks(
 def _comparison(
     instrs: list[Instr], name: str, slopes: Slopes, unwrapped: set[str]
 ) -> PredicateRange | None:
-    found = [instr for instr in instrs if name in defs_of(instr)]
-    if len(found) != 1 or found[0].op[0] != "setp" or len(found[0].op) != 3:
+    definitions = [instr for instr in instrs if name in defs_of(instr)]
+    if len(definitions) != 1 or definitions[0].op[0] != "setp" or len(definitions[0].op) != 3:
         return None
-    test, kind, (a, b) = found[0].op[1], found[0].op[2], found[0].args[1:3]
+    test, kind, (a, b) = definitions[0].op[1], definitions[0].op[2], definitions[0].args[1:3]
 
     def slope(operand: Operand) -> int | None:
         if isinstance(operand, Int):
@@ -202,9 +202,9 @@ def _slice(
     """Returns the instructions that both operands depend on; None if these include more than
     arithmetic on `saved`."""
     wanted = {o.name for o in (range_.place, range_.bound) if isinstance(o, Reg)}
-    at = next(i for i, instr in enumerate(instrs) if range_.predicate in defs_of(instr))
+    index = next(i for i, instr in enumerate(instrs) if range_.predicate in defs_of(instr))
     needed: list[Instr] = []
-    for instr in reversed(instrs[:at]):
+    for instr in reversed(instrs[:index]):
         names = wanted.intersection(defs_of(instr))
         if names:
             if not is_arithmetic(instr):

@@ -126,14 +126,14 @@ class Uniformity:
 
 def _exiting(blocks: list[Block]) -> set[int]:
     """Returns the blocks from which a thread only exits."""
-    found = set[int]()
+    exiting = set[int]()
     for block in reversed(blocks):  # a block mostly precedes its branch targets
         last = block.instrs[-1] if block.instrs else None
         if last and last.op[0] in ("ret", "exit", "bra") and not last.pred:
             only = all(instr.op[0] == "label" for instr in block.instrs[:-1])
-            if only and all(number in found for number in block.successors):
-                found.add(block.number)
-    return found
+            if only and all(number in exiting for number in block.successors):
+                exiting.add(block.number)
+    return exiting
 
 
 def _waits_for_all(instr: Instr) -> bool:

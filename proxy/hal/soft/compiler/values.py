@@ -207,19 +207,19 @@ class Values:
         half = memory.TAGS["grid"] << 8 if high else 0
         return e.in_head("i32", f"select i1 {there.ref}, i32 {half}, i32 0")
 
-    def _lanemask(self, which: str, lane: Value) -> Value:
+    def _lanemask(self, comparison: str, lane: Value) -> Value:
         e = self.e
         bit = e.bin("shl", const("i32", 1), lane)
         below = e.bin("sub", bit, const("i32", 1))
-        if which == "eq":
+        if comparison == "eq":
             return bit
-        if which == "lt":
+        if comparison == "lt":
             return below
-        if which == "le":
+        if comparison == "le":
             return e.bin("or", below, bit)
-        if which == "gt":
+        if comparison == "gt":
             return e.not_(e.bin("or", below, bit))
-        if which == "ge":
+        if comparison == "ge":
             return e.not_(below)
         raise Unsupported
 

@@ -126,8 +126,8 @@ def _finish_scalar(
     if second == ["add"]:
         word = e.bin("add", word, c.read(instr.args[3], "b32"))
     elif second:
-        which = ("s" if signed else "u") + second[0]
-        word = e.intrinsic(which, word, c.read(instr.args[3], "b32"))
+        operation = ("s" if signed else "u") + second[0]
+        word = e.intrinsic(operation, word, c.read(instr.args[3], "b32"))
     elif selector:
         word = _merged(c, word, int(selector[1:]) * bits, bits, c.read(instr.args[3], "b32"))
     c.write(d, word)
