@@ -72,7 +72,8 @@ def _take_over(store: Store, work_folder: WorkFolder) -> int:
     store.refuse_taken_over(task.job, task.known, work_folder.owner)
     if newest is None or newest.incarnation < task.incarnation:
         newest = store.begin_incarnation(task.job, task.incarnation, owner=work_folder.owner)
-    if newest.incarnation == task.incarnation and not owners.equal(newest.owner, work_folder.owner):
+    same_owner = owners.is_same(newest.owner, work_folder.owner)
+    if newest.incarnation == task.incarnation and not same_owner:
         who = owners.description(newest.owner)
         problem = f"incarnation {newest.incarnation} of {task.job} has been begun by {who}"
         raise Refused(task.url, problem, "leave the job to it, or restore it here")

@@ -365,7 +365,7 @@ class Epochs:
             self.native.job_close(job.id)
         if job.segment >= 0:
             os.close(job.segment)
-        self.images.gone(job.id)
+        self.images.forget_job(job.id)
         job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
         job.state = "saved"
         self._answer_waits(job)

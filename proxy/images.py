@@ -75,7 +75,7 @@ class Images:
             todo = {name: self._waiting[name].image for name in names}
         return next(filter(None, (self._store(name, image) for name, image in todo.items())), "")
 
-    def due(self) -> bool:
+    def has_work(self) -> bool:
         """Whether to `store` again. Returns true once per attempt; the pause doubles each time."""
         now = time.monotonic()
         with self._lock:
@@ -85,7 +85,7 @@ class Images:
             self._again_at = now + self._wait_s
             return True
 
-    def gone(self, job: int) -> None:
+    def forget_job(self, job: int) -> None:
         """The job has left: drop images that wait and that only it has brought."""
         with self._lock:
             for each in self._waiting.values():

@@ -96,7 +96,8 @@ class ModuleStore:
         for path, image, kind in self.images.find(digest):
             info = self._loader.module(image, kind, cc)
             if info.hash != digest:
-                raise ModuleError(INVALID_IMAGE, f"{path} does not hold what its name says")
+                why = f"{path} is damaged: its content does not have the hash in its name"
+                raise ModuleError(INVALID_IMAGE, why)
             with self._lock:
                 return self._loaded.setdefault(digest, info)
         raise ModuleError(NOT_FOUND, f"module {digest} is not in {self.images.folder}")

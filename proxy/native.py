@@ -436,5 +436,5 @@ def segment_create(device_count: int) -> int:
     _ffi, lib = _library()
     fd = int(lib.peer_segment_create(device_count))
     if fd < 0:
-        raise NativeError(f"no shared segment: {os.strerror(-fd)}")
+        raise NativeError(f"cannot create shared memory for the job: {os.strerror(-fd)}")
     return fd

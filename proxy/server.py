@@ -204,7 +204,7 @@ class Proxy:
         for job in self.epochs.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
-        if self.modules.images.due():
+        if self.modules.images.has_work():
             self.loads.store_images()
         if why := self._unneeded():
             if not any(job.lives() for job in self.epochs.jobs.values()):

@@ -42,7 +42,7 @@ def owner_of(job: Path) -> str:
     return who + str(job)[-(255 - len(who)) :]  # of a long path its end, but the whole `who`
 
 
-def equal(one: str, other: str) -> bool:
+def is_same(one: str, other: str) -> bool:
     a, b = _parts(one), _parts(other)
     if one == other or a is None or b is None:
         return one == other

@@ -18,7 +18,7 @@ from rankfold.legible import legible
 from rankfold.log import area
 from rankfold.reconciler import actions, clock, plan
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
-from rankfold.reconciler.act.inflight import InFlight, Landed
+from rankfold.reconciler.act.inflight import InFlight, Outcome
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S
 from rankfold.reconciler.findings import record_conditions, record_findings
 from rankfold.reconciler.journal.journal import Journal
@@ -204,18 +204,18 @@ class Loop:
             self._begin(action)
 
     def _begin(self, action: actions.Action) -> None:
-        landed = self.in_flight.begin(action, self.executor.steps(action, self.observed))
+        outcome = self.in_flight.begin(action, self.executor.steps(action, self.observed))
         self._void_answers(action)
-        if landed:
-            self._landed(landed)
+        if outcome:
+            self._record_outcome(outcome)
 
     def collect(self) -> None:
         """Continue the actions whose calls have returned."""
-        for action, landed in self.in_flight.collect():
+        for action, outcome in self.in_flight.collect():
             self._void_answers(action)
-            if landed:
+            if outcome:
                 try:
-                    self._landed(landed)
+                    self._record_outcome(outcome)
                 except sqlite3.Error as error:  # the server calls this method, too
                     log.error("%s: %s", actions.subject(action), error)
                 except Exception:  # a bug in one action must not end the loop
@@ -227,14 +227,15 @@ class Loop:
             self.progress.ended(action.job)
         if not isinstance(action, (actions.Signal, actions.Discard, actions.QueryStore)):
             self.progress_at = time.monotonic()
-        self.prober.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
+        devices = actions.devices_of(action)
+        self.prober.invalidate(self.layout.proxy_socket(device) for device in devices)
         if ranks := actions.ranks_of(action):
             job = actions.job_of(action)
-            self.prober.void(self.executor.node.door(job, rank) for rank in ranks)
+            self.prober.invalidate(self.executor.node.door(job, rank) for rank in ranks)
 
-    def _landed(self, landed: Landed) -> None:
+    def _record_outcome(self, outcome: Outcome) -> None:
         """Record how an action ended, and when to try it again after a failure."""
-        action, error, now = landed.action, landed.error, time.monotonic()
+        action, error, now = outcome.action, outcome.error, time.monotonic()
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
         if isinstance(action, actions.QueryStore):

@@ -29,6 +29,7 @@ from rankfold.reconciler.observe.fleet import host_memory
 from rankfold.reconciler.observe.restarts import report
 from rankfold.reconciler.plan.memory import hopeless
 from rankfold.reconciler.source.followed import Sources, storage_error
+from rankfold.reconciler.wording import no_job
 
 # Types of the conditions that explain why a job is not as desired.
 WAITING = ("Stalled", "Progressing", "Waiting", "Degraded", "NotSaved")
@@ -151,7 +152,7 @@ class Requests:
         wanted = request.message
         each = self.journal.object("Job", wanted.name)
         if each is None:
-            raise control.ControlError("unknown_job", f"there is no job {wanted.name!r}")
+            raise control.ControlError("unknown_job", no_job(wanted.name))
         record = self.journal.record(wanted.name) or Record(wanted.name)
         if wanted.checkpoint in (record.stored, record.back_to):
             return {}
@@ -176,7 +177,7 @@ class Requests:
         wanted = request.message
         each = self.journal.object("Job", wanted.name)
         if each is None:
-            raise control.ControlError("unknown_job", f"there is no job {wanted.name!r}")
+            raise control.ControlError("unknown_job", no_job(wanted.name))
         fields = wanted.fields.given()
         overrides.check(self.journal, each, fields, wanted.force, self.loop.no_saves)
         self._check_memory(each, fields)
@@ -266,7 +267,7 @@ class Requests:
                 "restarts": record.restarts,
                 "answer": structs.asdict(record.answer) if record.answer else None,
                 "saving": [t for t in (record.requested, record.save and record.save.token) if t],
-                "again": self._again(record),
+                "again": self._why_retried(record),
             }
         return {
             "fleet_ready": self.loop.plan.fleet_ready,
@@ -276,7 +277,7 @@ class Requests:
             "source": self.sources.identity,
         }
 
-    def _again(self, record: Record) -> str:
+    def _why_retried(self, record: Record) -> str:
         """Why a save that was requested has to be tried again; empty: it does not."""
         if record.requested and record.request_tries:
             return record.save_error

@@ -17,6 +17,10 @@ def devices_wanted(least: int | None, most: int) -> str:
     return count(most, "device") if least is None else f"{least} to {count(most, 'device')}"
 
 
+def no_job(name: str) -> str:
+    return f"there is no job {name!r}: `rankfold status` lists the jobs"
+
+
 def restore_source(id: str) -> str:
     """The checkpoint or local snapshot that a job continues from."""
     return "the local snapshot on this node" if id == NODE else f"checkpoint {id}"

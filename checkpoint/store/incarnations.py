@@ -123,7 +123,7 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
     now = newest(files, job)
     refuse_old(files, job, incarnation, now)
     assert now is not None
-    if not owners.equal(now.owner, owner) or now.origin != origin:
+    if not owners.is_same(now.owner, owner) or now.origin != origin:
         who = owners.description(now.owner) or "another"
         problem = f"incarnation {incarnation} of {job} has been begun by {who}"
         raise Refused(files.url, problem, "leave the job to it, or begin a later incarnation")
@@ -195,7 +195,7 @@ def refuse_taken_over(
     is not taken from it."""
     if not known or now is None or now.incarnation <= known:
         return
-    if not owners.equal(now.owner, owner):
+    if not owners.is_same(now.owner, owner):
         who = owners.description(now.owner) or "another"
         problem = f"{job} continues as incarnation {now.incarnation}, begun by {who}"
         remedy = "leave it there, or take it back with `rankfold resume --from`"

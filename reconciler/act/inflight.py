@@ -27,7 +27,7 @@ Steps = Generator[Sequence[Call], list[Any], None]  # gets results, or what call
 
 
 @dataclass(frozen=True)
-class Landed:
+class Outcome:
     """An action that has ended. error: the exception that it raised."""
 
     action: actions.Action
@@ -55,7 +55,7 @@ class InFlight:
         """The subjects of the actions in flight."""
         return frozenset(self._flights)
 
-    def begin(self, action: actions.Action, steps: Steps) -> Landed | None:
+    def begin(self, action: actions.Action, steps: Steps) -> Outcome | None:
         """Run an action up to its first calls. Returns its end if it makes none."""
         name = actions.subject(action)
         if name in self._flights:
@@ -63,7 +63,7 @@ class InFlight:
         flight = self._flights[name] = _Flight(action, steps)
         return self._advance(flight, None)
 
-    def collect(self) -> list[tuple[actions.Action, Landed | None]]:
+    def collect(self) -> list[tuple[actions.Action, Outcome | None]]:
         """Resume the actions whose calls have all returned; return each, with its end if it
         ended."""
         with contextlib.suppress(BlockingIOError):
@@ -78,7 +78,7 @@ class InFlight:
                     resumed.append((flight.action, self._advance(flight, flight.results)))
         return resumed
 
-    def _advance(self, flight: _Flight, results: list[Any] | None) -> Landed | None:
+    def _advance(self, flight: _Flight, results: list[Any] | None) -> Outcome | None:
         error: Exception | None = None
         try:
             calls = next(flight.steps) if results is None else flight.steps.send(results)
@@ -96,7 +96,7 @@ class InFlight:
         except Exception as raised:  # noqa: BLE001 - the loop distinguishes it by its class
             error = raised
         del self._flights[actions.subject(flight.action)]
-        return Landed(flight.action, error)
+        return Outcome(flight.action, error)
 
     def _work(self, flight: _Flight, pending: queue.SimpleQueue[tuple[int, Call]]) -> None:
         while True:

@@ -95,7 +95,7 @@ class Saves(JobActions):
         try:
             written = yield from self._snapshots(action)
             agreed((yield [self._copy_logs(action, rank) for rank in action.ranks]))
-            agreed((yield [lambda: self.node.settle(job, number)]))
+            agreed((yield [lambda: self.node.sync_snapshots(job, number)]))
         except (control.ControlError, OSError) as failure:
             if getattr(failure, "code", "") == "busy":  # the launcher may be using the folder
                 raise

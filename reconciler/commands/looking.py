@@ -34,7 +34,7 @@ from rankfold.reconciler.report.status import (
     wrong_with,
 )
 from rankfold.reconciler.report.text import columns, describe_lines
-from rankfold.reconciler.wording import time_of_day
+from rankfold.reconciler.wording import no_job, time_of_day
 
 
 @click.command()
@@ -87,7 +87,7 @@ def describe(state: Path, name: str, output: str) -> int:
     snap = snapshot.snapshot(state)
     job = next((j for j in status_of(snap)["jobs"] if j["name"] == name), None)
     if job is None:
-        fail(f"there is no job {name!r}")
+        fail(no_job(name))
     with Journal(state, readonly=True) as journal:
         events = [structs.asdict(e) for e in journal.events(name)]
         reconciler = reconciler_of(snap)
@@ -148,7 +148,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         wrong = wrong_with(Layout(state))
         now = reconciler_status(reconciler, journal.objects(), journal.records(), meta, wrong)
     if not known:
-        fail(f"there is no job or device {name!r}")
+        fail(f"there is no job or device {name!r}: `rankfold status` lists them")
     warn_of_reconciler(now)
     if output == "json":
         show([structs.asdict(e) for e in rows])
@@ -197,7 +197,7 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
     snap = snapshot.snapshot(state)
     job = next((o for o in snap.objects if o.kind == "Job" and o.name == name), None)
     if job is None or not isinstance(job.spec, Job):
-        fail(f"there is no job {name!r}")
+        fail(no_job(name))
     ranks = range(job.spec.world_size) if rank is None else [rank]
     if rank is not None and not 0 <= rank < job.spec.world_size:
         fail(f"{name} has ranks 0 to {job.spec.world_size - 1}")

@@ -154,7 +154,7 @@ def _deciding(plugin: Plugin) -> Decide:
         for failure in plugin.failures[before:]:
             say(f"at {now:g} s: {failure}")
         if row == FAILURES_MAX:
-            fail(f"policy {plugin.name} failed {row} times in a row")
+            fail(f"policy {plugin.name} failed {row} times in a row, for the reasons above")
         return decisions
 
     return decide

@@ -28,18 +28,18 @@ class Table(Generic[K, V]):
         self._complete = False  # every row is in `_rows`, or its key in `_stale`
         self._uncommitted: set[K] = set()
 
-    def wrote(self, key: K, uncommitted: bool) -> None:
+    def note_write(self, key: K, uncommitted: bool) -> None:
         """The row of this key is about to be written or removed."""
         self.version += 1
         self._drop(key)
         if uncommitted:
             self._uncommitted.add(key)
 
-    def over(self) -> None:
+    def end_transaction(self) -> None:
         """The transaction has ended. If it was rolled back, `undone` was called before."""
         self._uncommitted.clear()
 
-    def undone(self) -> None:
+    def roll_back(self) -> None:
         """The transaction was rolled back: rows that it wrote may have their earlier content
         again."""
         if self._uncommitted:

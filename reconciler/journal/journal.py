@@ -205,13 +205,13 @@ class Journal:
             for table in self._tables:
                 if self._direct_writes:
                     table.forget()
-                table.undone()
+                table.roll_back()
             raise
         finally:
             if not nested:
                 self._direct_writes = False
                 for table in self._tables:
-                    table.over()
+                    table.end_transaction()
 
     def _drop_outdated_caches(self) -> None:
         """Drop the caches if there were other writes: by another process, or through `db`
@@ -230,7 +230,7 @@ class Journal:
     ) -> None:
         """Write or remove the row of a key."""
         self._drop_outdated_caches()
-        table.wrote(key, self.db.in_transaction)
+        table.note_write(key, self.db.in_transaction)
         try:
             self.db.execute(statement, values)
         finally:

@@ -28,7 +28,7 @@ class Damaged(ValueError):
     """A file on the disk is missing, or is not what was written."""
 
 
-def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
+def sync_all(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
     """Sync everything below `folder` and below `also`, which it depends on, and write the list into
     `folder`; then sync as many parent folders as `above`. Raises OSError."""
     for kept in (folder, *also):

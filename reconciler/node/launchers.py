@@ -212,10 +212,10 @@ class Node(Reports):
                 shutil.copyfile(kept, log)
                 log.chmod(0o600)
 
-    def settle(self, job: str, number: int) -> None:
+    def sync_snapshots(self, job: str, number: int) -> None:
         """Make the snapshots durable, with all files of the state directory that they need, and
         write the list that `check` reads. Raises OSError."""
-        durable.settle(self.layout.save(job, number), [self.layout.modules], above=3)
+        durable.sync_all(self.layout.save(job, number), [self.layout.modules], above=3)
 
     def check(self, job: str, number: int) -> None:
         """Check that the settled snapshots are unchanged. Raises Damaged, OSError."""

@@ -73,7 +73,7 @@ def observe(
                 ranks[reports.door(record.name, rank)] = (record.name, rank)
     hung = {path for path, name in doors.items() if name in noted}
     hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
-    answers = prober.look([*doors, *ranks], within_s, hung)
+    answers = prober.query([*doors, *ranks], within_s, hung)
     observed_devices = (
         see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
     )

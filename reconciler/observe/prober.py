@@ -52,7 +52,7 @@ class Line:
         self.queried = 0.0  # wall clock
         self.pid = 0  # of the listening process
         self.heard = 0.0  # fleet time
-        self.void = False  # the pending answer does not count
+        self.outdated = False  # the pending answer does not count
         self._channel: control.Channel | None = None
         self._open: dict[int, str] = {}  # id → operation
         self._id = 0
@@ -126,14 +126,14 @@ class Line:
             self.status, self.heard = frame.decode(), clock.now()
         if op and not self._open:
             self.queried_at = None
-            if self.void:
-                self.void, self.status = False, None
+            if self.outdated:
+                self.outdated, self.status = False, None
                 self._send()
 
     def close(self) -> None:
         """Disconnect, and drop the open query."""
         self._disconnect()
-        self.queried_at, self.status, self.void, self.hello = None, None, False, {}
+        self.queried_at, self.status, self.outdated, self.hello = None, None, False, {}
 
     def _disconnect(self) -> None:
         if self._channel is not None:
@@ -151,7 +151,7 @@ class Prober:
         self._selector = selectors.DefaultSelector()
         self._lines: dict[Path, Line] = {}
 
-    def look(
+    def query(
         self, paths: Iterable[Path], within_s: float, hung: Container[Path] = ()
     ) -> dict[Path, Answer]:
         """Query the process behind each of `paths`, and disconnect from all others.
@@ -177,12 +177,12 @@ class Prober:
             awaited -= {line for line in heard if line.queried_at is None}
         return {line.path: answer for line in lines if (answer := _take_answer(line))}
 
-    def void(self, paths: Iterable[Path]) -> None:
+    def invalidate(self, paths: Iterable[Path]) -> None:
         """A request is being, or was, sent to these: answers to open queries will be out of
         date."""
         for path in paths:
             if (line := self._lines.get(path)) and line.queried_at is not None:
-                line.void = True
+                line.outdated = True
 
     def _listen(self, within_s: float) -> list[Line]:
         heard = [key.data for key, _ in self._selector.select(within_s)]

@@ -67,7 +67,7 @@ class Allocation:
             self.waiting[job.name] = objection
         return objection is None
 
-    def _aim(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
+    def _set_target(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
         self.targets[job.name] = target
         self.memory.note_target(job, record, target)
 
@@ -88,10 +88,10 @@ class Allocation:
                 wants = "none"
             elif name in self.index.silent:
                 wants = "nothing"
-            jobs.append(self._wish(job, record, wants, need))
+            jobs.append(self._policy_job(job, record, wants, need))
         return jobs
 
-    def _wish(self, job: Job, record: Record, wants: policy.Wants, need: int) -> policy.Job:
+    def _policy_job(self, job: Job, record: Record, wants: policy.Wants, need: int) -> policy.Job:
         """A job as the policy sees it."""
         devices = dict.fromkeys(record.placement)
         if wants == "devices":
@@ -167,12 +167,12 @@ class Allocation:
 
     def _carry_out(self, job: Job, record: Record, decision: policy.Decision) -> None:
         if decision.stays:
-            self._aim(job, record, record.placement)
+            self._set_target(job, record, record.placement)
         elif decision.devices == ():
-            self._aim(job, record, ())
+            self._set_target(job, record, ())
         elif decision.devices is not None:
             names = tuple(self.index.names[position] for position in decision.devices)
-            self._aim(job, record, assign(job.world_size, names))
+            self._set_target(job, record, assign(job.world_size, names))
         if decision.cause:
             self.purposes[job.name] = f"{job.tier}/{decision.cause}"
         if decision.cause and decision.reason:

@@ -85,11 +85,11 @@ def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> 
     state, error = uploads(CALLED_OTHERWISE, job.saved(1))
     assert state == "failed" and before in str(error)
     now = owners.owner_of(job.folder)
-    assert owners.equal(now, before) and owners.equal(before, now)
+    assert owners.is_same(now, before) and owners.is_same(before, now)
     assert owners.local_folder(before) == owners.local_folder(now) == job.folder
     assert owners.description(now) == owners.description(before) == before
     for other in ("", "here", f"elsewhere:{job.folder}", f"{before}-2", f"{now}-2"):
-        assert not owners.equal(now, other) and owners.local_folder(other) != job.folder
+        assert not owners.is_same(now, other) and owners.local_folder(other) != job.folder
     another = job.folder.parents[1] / "another/jobs/gpt"
     another.mkdir(parents=True)
     assert owners.local_folder(now.replace(str(job.folder), str(another))) is None
@@ -125,6 +125,7 @@ def test_a_long_path_fits_the_store(tmp_path: Path) -> None:
     folder = tmp_path / "/".join(["a" * 60] * 5)
     folder.mkdir(parents=True)
     name = owners.owner_of(folder / "jobs/gpt")
-    assert len(json.dumps(name)) == 257 and owners.equal(name, owners.owner_of(folder / "jobs/gpt"))
+    assert len(json.dumps(name)) == 257
+    assert owners.is_same(name, owners.owner_of(folder / "jobs/gpt"))
     (folder / "mark").unlink()  # as on another machine
-    assert not owners.equal(name, owners.owner_of(folder / "jobs/gpt"))
+    assert not owners.is_same(name, owners.owner_of(folder / "jobs/gpt"))

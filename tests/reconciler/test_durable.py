@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler.node.durable import CHANGES, LIST, Damaged, check, settle
+from rankfold.reconciler.node.durable import CHANGES, LIST, Damaged, check, sync_all
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
         image.truncate(5 * MIB + 3)
         image.seek(5 * MIB)
         image.write(b"end")
-    settle(found, [tmp_path / "not-there"], above=2)
+    sync_all(found, [tmp_path / "not-there"], above=2)
     return found
 
 
@@ -47,11 +47,11 @@ def test_other_processes_write_next_to_what_is_settled(
         return iter([*found, self / ".hash.1.17.18"] if self == modules else found)
 
     monkeypatch.setattr(Path, "rglob", renamed)
-    settle(folder, [modules])
+    sync_all(folder, [modules])
     check(folder)
     monkeypatch.setattr(Path, "rglob", lambda self, _: iter([self / "rank-1"]))
     with pytest.raises(FileNotFoundError):
-        settle(folder)
+        sync_all(folder)
 
 
 def test_a_restore_may_write_into_the_folder(folder: Path) -> None:

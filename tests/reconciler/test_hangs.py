@@ -194,10 +194,10 @@ def test_a_process_that_accepts_and_is_silent_is_waited_for_once(
     silent = tmp_path / "silent"
     with contextlib.closing(service.listen(silent)), speaker(tmp_path / "lively") as asked:
         paths = [silent, tmp_path / "lively"]
-        found = prober.look(paths, 0.05)
+        found = prober.query(paths, 0.05)
         assert found[silent].status is None
         for turn in (2, 3):
-            found = prober.look(paths, NEVER_S)
+            found = prober.query(paths, NEVER_S)
             assert found[silent].status is None and found[silent].queried > 0
             status = found[tmp_path / "lively"].status
             assert status and status["answer"] == asked[0] >= turn - 1
@@ -207,7 +207,7 @@ def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, prober: 
     """It was asked for, and something was done to the device before it came."""
     path = tmp_path / "late"
     with contextlib.closing(service.listen(path)) as listener:
-        assert prober.look([path], 0.0)[path].status is None
+        assert prober.query([path], 0.0)[path].status is None
         channel = control.Channel(listener.accept()[0])
         with contextlib.closing(channel):
 
@@ -218,10 +218,10 @@ def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, prober: 
 
             answer("hello")
             answer("free")
-            prober.void([path])
-            assert prober.look([path], 0.0)[path].status is None, "that was before"
+            prober.invalidate([path])
+            assert prober.query([path], 0.0)[path].status is None, "that was before"
             answer("busy")
-            status = prober.look([path], NEVER_S)[path].status
+            status = prober.query([path], NEVER_S)[path].status
             assert status and status["says"] == "busy"
 
 
@@ -231,12 +231,12 @@ def test_a_process_that_hangs_up_or_talks_nonsense_does_not_count_and_is_queried
     path = tmp_path / "door"
     with contextlib.closing(service.listen(path)) as listener:
         for nonsense in (b"", b"\xff\xff\xff\xff", b'\x10\0\0\0{"v": 1,"id":[]}'):
-            assert prober.look([path], 0.0)[path].status is None
+            assert prober.query([path], 0.0)[path].status is None
             with contextlib.closing(listener.accept()[0]) as caller:
                 caller.sendall(nonsense)
                 caller.shutdown(socket.SHUT_WR)
-                assert prober.look([path], 0.0)[path].status is None, "asked anew"
-    assert prober.look([path], NEVER_S) == {}
+                assert prober.query([path], 0.0)[path].status is None, "asked anew"
+    assert prober.query([path], NEVER_S) == {}
 
 
 def test_a_process_that_takes_no_more_calls_is_not_waited_for(
@@ -250,8 +250,8 @@ def test_a_process_that_takes_no_more_calls_is_not_waited_for(
                 sock = stack.enter_context(contextlib.closing(socket.socket(socket.AF_UNIX)))
                 sock.setblocking(False)
                 sock.connect(str(path))
-        assert prober.look([path], 0.0)[path].status is None
-        assert prober.look([path], NEVER_S)[path].status is None
+        assert prober.query([path], 0.0)[path].status is None
+        assert prober.query([path], NEVER_S)[path].status is None
 
 
 # ---- actions concurrent with the loop ----------------------------------------------------------

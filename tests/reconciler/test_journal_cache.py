@@ -289,6 +289,6 @@ def test_a_row_that_was_absent_is_found_when_it_is_there() -> None:
     rows = {"a": 1}
     table = Table(lambda key: [(k, v) for k, v in rows.items() if key in (None, k)])
     assert (table.get("a"), table.get("b")) == (1, None)
-    table.wrote("b", uncommitted=False)
+    table.note_write("b", uncommitted=False)
     rows["b"] = 2
     assert table.get("b") == 2 and table.all() == rows

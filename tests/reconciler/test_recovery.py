@@ -390,7 +390,7 @@ def test_a_store_that_is_away_for_weeks_is_waited_for() -> None:
     assert not saving.waited(5000, 0.0, saving.WAIT_MAX_S - 1)
     place = fleet(job())
     place.update("a", known=1)
-    place.asked = StoreQuery(place.now, 5000)
+    place.store_query = StoreQuery(place.now, 5000)
     place.store_silent = True
     turns(place, 600)
     assert place.questions and place.works("a")

@@ -332,7 +332,7 @@ def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> Non
     folder = scene.ranks.snapshot("a", 1, 0)
     folder.mkdir(parents=True)
     (folder / "pages").write_text("as it was")
-    scene.ranks.settle("a", 1)
+    scene.ranks.sync_snapshots("a", 1)
     (folder / "pages").write_text("as it is now")
     scene.do(scene.transfers.upload(actions.Upload("a", 1, 3)))
     record = scene.record
@@ -670,7 +670,7 @@ def test_no_call_of_an_action_needs_the_journal(
         scene.ranks.state = {0: "gone", 1: "gone"}
     if isinstance(action, actions.Restore) or "local_snapshot" in fields:
         scene.fetched(2)
-        scene.ranks.settle("a", 2)
+        scene.ranks.sync_snapshots("a", 2)
     if isinstance(action, actions.QueryStore):
         stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     scene.status = STATUS

@@ -26,7 +26,7 @@ import fsspec.config
 OF_STATUS = ("SigIgn", "SigBlk", "SigCgt", "Umask", "Uid", "Gid", "Groups", "Cap", "Threads")
 
 
-def seen() -> dict[str, Any]:
+def surroundings() -> dict[str, Any]:
     own = Path("/proc/self")
     status = [x for x in (own / "status").read_text().splitlines() if x.startswith(OF_STATUS)]
     files = {}
@@ -89,7 +89,7 @@ def full() -> None:
 
 
 WAYS: dict[str, Callable[[], object]] = {
-    "find": lambda: print(json.dumps(seen())),
+    "find": lambda: print(json.dumps(surroundings())),
     "status": lambda: sys.exit(7),
     "text": lambda: sys.exit("why it ends"),
     "nothing": lambda: sys.exit(None),

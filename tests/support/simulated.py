@@ -51,7 +51,7 @@ class Fleet:
     save_obstacle: str = ""  # what launchers say that keeps a rank from being saved
     looks: int = 0  # number of queries for that
     questions: list[tuple[str, ...]] = field(default_factory=list)  # to the store: about which jobs
-    asked: StoreQuery = field(default_factory=StoreQuery)
+    store_query: StoreQuery = field(default_factory=StoreQuery)
     store_silent: bool = False
     saves_fail: bool = False
     killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
@@ -75,7 +75,7 @@ class Fleet:
             dict(self.transfers),
             self.no_saves,
             self.rest_save_after,
-            self.asked,
+            self.store_query,
         )
 
     def plan(self) -> planner.Plan:
@@ -477,7 +477,7 @@ class Fleet:
     def query_store(self, action: actions.QueryStore) -> None:
         assert all(map(self.works, action.jobs))
         self.questions.append(action.jobs)
-        self.asked = self.asked.repeated(self.now, not self.store_silent)
+        self.store_query = self.store_query.repeated(self.now, not self.store_silent)
 
     def look(self, action: actions.Look) -> None:
         job = action.job
@@ -537,10 +537,10 @@ class Fleet:
                 unusable=(*record.unusable, action.unusable),
             )
         else:
-            self.update(job, step="stored", restore=self.again(record.restore))
+            self.update(job, step="stored", restore=self.retried(record.restore))
         self.update(job, stored=action.stored)
 
-    def again(self, restore: Restore | None) -> Restore | None:
+    def retried(self, restore: Restore | None) -> Restore | None:
         if restore is None:
             return None
         return replace(
