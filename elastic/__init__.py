@@ -25,20 +25,30 @@ def wrap(model: Any, optimizer: Any, scheduler: Any = None) -> tuple[Any, Any, A
     Raises NotSupported, with the reason, for what the runtime cannot run."""
     worker = current.worker()
     if worker is not None:
-        worker.wrap(model, optimizer)
+        worker.wrap(model, optimizer, scheduler)
     return model, optimizer, scheduler
 
 
 def local(**variables: Any) -> SimpleNamespace:
-    """An object with these variables. Each logical worker has its own."""
-    return SimpleNamespace(**variables)
+    """An object with these variables. Each logical worker has its own, and they stay when the
+    number of processes changes. A value with `state_dict` and `load_state_dict` (a GradScaler, for
+    example), or `get_state` and `set_state` (a torch.Generator), stays the same object."""
+    kept = SimpleNamespace(**variables)
+    worker = current.worker()
+    if worker is not None:
+        worker.local(kept)
+    return kept
 
 
-def epochs(count: int) -> range:
-    """The numbers of the epochs, from 0."""
-    return range(count)
+def epochs(count: int) -> Iterable[int]:
+    """The numbers of the epochs, from 0; in a script that continues, from the one in which it
+    was."""
+    worker = current.worker()
+    return range(count) if worker is None else worker.progress.epochs(count)
 
 
 def steps(loader: Loader) -> Loader:
-    """The batches of this logical worker's loader."""
-    return loader
+    """The batches of this logical worker's loader; in a script that continues, the rest of them.
+    Between two batches the number of processes may change."""
+    worker = current.worker()
+    return loader if worker is None else worker.steps(loader)  # type: ignore[return-value]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import re
 import shutil
-import signal
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .process import Run
-
-PR_SET_PDEATHSIG = 1
+STATES = "states"  # the folder, in that of --state, with saved state
 # Torchrun sets the first for several processes; the second is gloo's interface on one machine.
 OUTPUT = re.compile(r"rank-\d+\.(out|err)")
 DEFAULTS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def _counts(text: str) -> tuple[tuple[int, int], ...]:
+    """`STEP:P,STEP:P…` as pairs."""
+    try:
+        pairs = [tuple(map(int, part.split(":"))) for part in text.split(",")]
+    except ValueError:
+        pairs = [()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form STEP:P,STEP:P")
+    return tuple((step, count) for step, count in pairs)
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -29,7 +33,23 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     run.add_argument("--world", type=int, required=True, help="number of logical workers (ranks)")
     run.add_argument("--processes", type=int, default=1, help="number of processes (default: 1)")
     run.add_argument(
-        "--state", type=Path, default=Path("elastic-run"), help="folder for rank-<r>.out and .err"
+        "--schedule",
+        type=_counts,
+        default=(),
+        metavar="STEP:P,STEP:P…",
+        help="change to P processes before step STEP, counted from 0",
+    )
+    run.add_argument(
+        "--checkpoint-every", type=int, metavar="N", help="save the state each N steps"
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="continue from the saved state in --state"
+    )
+    run.add_argument(
+        "--state",
+        type=Path,
+        default=Path("elastic-run"),
+        help="folder for rank-<r>.out and .err, and saved state",
     )
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -38,54 +58,59 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         run.error(f"--world must be at least 1, not {options.world}")
     if not 1 <= options.processes <= options.world:
         run.error(f"--processes must be between 1 and --world ({options.world})")
+    options.counts = ((0, options.processes), *options.schedule)
+    if options.schedule and options.schedule[0][0] == 0:
+        options.counts = options.schedule
+    steps = [step for step, _ in options.counts]
+    if steps != sorted(set(steps)) or steps[0] < 0:
+        run.error("--schedule: steps must increase")
+    if not all(1 <= count <= options.world for _, count in options.schedule):
+        run.error(f"--schedule: processes must be between 1 and --world ({options.world})")
+    if options.checkpoint_every is not None and options.checkpoint_every < 1:
+        run.error("--checkpoint-every must be at least 1")
     if not options.script.is_file():
         run.error(f"{options.script} is not a file")
     try:
-        prepare_folder(options.state)
+        if options.resume:
+            _check_saved(options.state, options.world)
+        else:
+            prepare_folder(options.state)
     except OSError as error:
         run.error(f"--state: {error}")
+    except Unsuitable as error:
+        run.error(str(error))
     return options
+
+
+class Unsuitable(Exception):
+    """The folder of --state cannot be used so."""
+
+
+def _saved(folder: Path) -> list[Path]:
+    states = folder / STATES
+    return [each for each in states.glob("step-*") if each.is_dir()] if states.is_dir() else []
+
+
+def _check_saved(folder: Path, world: int) -> None:
+    """Raises Unsuitable if there is no saved state of so many ranks."""
+    states = _saved(folder)
+    if not states:
+        raise Unsuitable(f"--resume: {folder / STATES} has no saved state")
+    ranks = len(list(states[0].glob("rank-*.pt")))
+    if ranks != world:
+        raise Unsuitable(f"--resume: the saved state has a world of {ranks}, not of {world}")
 
 
 def prepare_folder(folder: Path) -> None:
     """Creates the folder, and removes the output of an earlier run: it may have had more ranks.
-    Raises OSError."""
+    Raises OSError; Unsuitable if it has saved state."""
     folder.mkdir(parents=True, exist_ok=True)
+    if states := _saved(folder):
+        raise Unsuitable(f"{states[0]} is the saved state of a run: pass --resume, or remove it")
+    shutil.rmtree(folder / STATES, ignore_errors=True)
     for old in folder.iterdir():
         if OUTPUT.fullmatch(old.name):
             old.unlink()
-
-
-def _processes(run: Run, rendezvous: Path) -> int:
-    """Forks them after the one import of PyTorch. Returns 0, or the status of the first that
-    failed; the others are killed then. Also returns in each child, with its own status."""
-    from .process import work
-
-    libc = ctypes.CDLL(None)
-    parent = os.getpid()
-    running: dict[int, int] = {}
-    for index in range(run.processes):
-        child = os.fork()
-        if child == 0:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                return 1
-            return work(run, index, rendezvous)
-        running[child] = index
-    failed = 0
-    while running:
-        child, how = os.wait()
-        index = running.pop(child)
-        code = os.waitstatus_to_exitcode(how)
-        if code == 0 or failed:
-            continue
-        failed = code if code > 0 else 128 - code
-        reason = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
-        ranks = ", ".join(map(str, run.blocks()[index]))
-        print(f"process {index} (ranks {ranks}) {reason}; see {run.folder}", file=sys.stderr)
-        for other in running:
-            os.kill(other, signal.SIGKILL)
-    return failed
 
 
 def main(arguments: list[str]) -> int:
@@ -98,22 +123,20 @@ def main(arguments: list[str]) -> int:
         print(f"the elastic runtime needs PyTorch: {missing}", file=sys.stderr)
         return 2
     from . import private
-    from .process import Run
+    from .process import Script
+    from .run import Parent, Plan
 
     try:
         private.check_version(torch.__version__)
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
         return 2
-    run = Run(
-        options.world, options.processes, options.state, options.script, tuple(options.arguments)
-    )
-    folder, parent = tempfile.mkdtemp(prefix="rankfold-elastic-"), os.getpid()
-    try:
-        return _processes(run, Path(folder, "rendezvous"))
-    finally:
-        if os.getpid() == parent:  # its children return, too
-            shutil.rmtree(folder)
+    private.import_all()
+    script = Script(options.script.resolve(), tuple(options.arguments), options.state.resolve())
+    states = (options.state / STATES).resolve()
+    states.mkdir(exist_ok=True)
+    plan = Plan(options.world, options.counts, options.checkpoint_every, states, script)
+    return Parent(plan).run()
 
 
 if __name__ == "__main__":

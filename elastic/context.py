@@ -17,20 +17,34 @@ from . import private
 VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK")
 
 
-class Context(NamedTuple):
+class Generators(NamedTuple):
+    """States of the generators that every process has."""
+
     python: Any
     numpy: Any
     torch: torch.Tensor
+
+
+class Context(NamedTuple):
+    generators: Generators
     world: Any
     variables: tuple[str | None, ...]
     main: ModuleType
 
 
+def save_generators() -> Generators:
+    return Generators(random.getstate(), numpy.random.get_state(), torch.get_rng_state())
+
+
+def load_generators(generators: Generators) -> None:
+    random.setstate(generators.python)
+    numpy.random.set_state(generators.numpy)
+    torch.set_rng_state(generators.torch)
+
+
 def save() -> Context:
     return Context(
-        random.getstate(),
-        numpy.random.get_state(),
-        torch.get_rng_state(),
+        save_generators(),
         private.world(),
         tuple(os.environ.get(name) for name in VARIABLES),
         sys.modules["__main__"],
@@ -38,9 +52,7 @@ def save() -> Context:
 
 
 def load(context: Context) -> None:
-    random.setstate(context.python)
-    numpy.random.set_state(context.numpy)
-    torch.set_rng_state(context.torch)
+    load_generators(context.generators)
     private.set_world(context.world)
     for name, value in zip(VARIABLES, context.variables, strict=True):
         if value is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +35,35 @@ def _combined(host: Host, mine: dict[int, torch.Tensor], operation: Any) -> torc
     raise NotSupported(f"all-reduce with {operation}: the elastic runtime has SUM, MIN and MAX")
 
 
+class Arranged:
+    """The buckets that rank 0 broadcasts. If they are known, the broadcast gives those."""
+
+    def __init__(self, known: list[list[int]] | None) -> None:
+        self._known = known
+        self.buckets = known
+        self._indices: list[int] | None = None
+
+    def broadcast(self, tensor: torch.Tensor) -> bool:
+        """True if it has filled the tensor."""
+        if self._known is None:
+            return False
+        indices = [index for bucket in self._known for index in bucket] + [len(self._known)]
+        sizes = [len(bucket) for bucket in self._known]
+        tensor.copy_(torch.tensor(sizes if self._indices else indices, dtype=tensor.dtype))
+        self._indices = indices
+        return True
+
+    def record(self, tensor: torch.Tensor) -> None:
+        """Called after each of the two broadcasts. See private.arrange_buckets."""
+        if self._indices is None:
+            self._indices = tensor.tolist()
+            return
+        ends = list(accumulate(tensor.tolist()))
+        self.buckets = [
+            self._indices[start:end] for start, end in zip([0, *ends], ends, strict=False)
+        ]
+
+
 class Group(dist.ProcessGroup):
     """Rank r of W. In a backward pass an all-reduce returns at once, as gloo's does; others run
     when the pass has all its gradients. Any other collective waits for the other workers."""
@@ -45,6 +76,16 @@ class Group(dist.ProcessGroup):
         self._works: list[Any] = []  # C++ keeps no reference to what Python returns
         # With static_graph the first pass reduces after its gradients are complete.
         self.waits_in_backward = False
+        self._arranged: Arranged | None = None
+
+    @contextmanager
+    def recording(self, known: list[list[int]] | None) -> Iterator[Arranged]:
+        """Broadcasts meanwhile are those of buckets."""
+        self._arranged = Arranged(known)
+        try:
+            yield self._arranged
+        finally:
+            self._arranged = None
 
     def getBackendName(self) -> str:
         return "elastic"  # for "gloo", DistributedDataParallel's logger asks for gloo's C++ object
@@ -122,6 +163,8 @@ class Group(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, options: Any) -> Any:
         self._refuse(tensors)
+        if self._arranged is not None and self._arranged.broadcast(tensors[0]):
+            return self._finished(tensors)
         root = options.rootRank
         host = self._worker.host
 
@@ -132,6 +175,8 @@ class Group(dist.ProcessGroup):
                     value.detach().copy_(source.view(value.shape))
 
         self._bring("broadcast", tensors[0], act)()
+        if self._arranged is not None:
+            self._arranged.record(tensors[0])
         return self._finished(tensors)
 
     def _gathered(self, tensor: torch.Tensor) -> Tensors:

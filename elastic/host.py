@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from . import context
 from .order import ring_sum
+from .stage import Stage
 from .turns import Meetings, Turns
 
 
@@ -41,27 +45,42 @@ class GlooLink:
 class Host:
     """Process `index` of `processes`, with its part of `world` logical workers."""
 
-    def __init__(self, world: int, processes: int, index: int, store: Any) -> None:
-        self.world = world
-        self.processes = processes
-        self.blocks = blocks(world, processes)
+    def __init__(self, stage: Stage, index: int, store: Any) -> None:
+        self.stage = stage
+        self.world = stage.world
+        self.blocks = blocks(stage.world, stage.processes)
         self.ranks = self.blocks[index]
         self.index = index
         self.turns = Turns(self.ranks)
         self.meetings = Meetings(self.ranks, self._wait, self.turns)
-        self.gloo = dist.ProcessGroupGloo(store, index, processes) if processes > 1 else None
+        several = stage.processes > 1
+        self.gloo = dist.ProcessGroupGloo(store, index, stage.processes) if several else None
         self._link = GlooLink(self.gloo) if self.gloo else None
+        self._saved: Path | None = None
+        self.at_exit: list[Callable[[], None]] = []
 
     @property
     def alone(self) -> bool:
         """Whether each worker has its own process: gloo itself is then their process group."""
-        return self.gloo is not None and self.processes == self.world
+        return self.gloo is not None and self.stage.processes == self.world
+
+    def saved(self) -> Path:
+        """The folder with the state from which the scripts continue. Waits until it is there."""
+        if self._saved is None:
+            self._saved = self.stage.wait_for_state(self.index)
+        return self._saved
 
     def _wait(self, rank: int, subject: str) -> None:
         """Other workers run. They leave nothing of theirs in this worker's context."""
         saved = context.save()
         self.turns.wait(rank, subject)
         context.load(saved)
+
+    def exit(self) -> NoReturn:
+        """Ends the process where it is: the state of the scripts is saved."""
+        for function in list(self.at_exit):
+            function()
+        os._exit(0)
 
     def added(self, mine: dict[int, torch.Tensor]) -> torch.Tensor:
         """The sum of the flat tensors of all ranks, given those of this process."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.utils.data import dataloader
+from torch.utils.data._utils import worker as data_worker
 
 TESTED = ("2.13",)  # major and minor version
+MODULE = frozenset(vars(torch.nn.Module()))  # attributes that are PyTorch's own, not the script's
 
 
 class UntestedVersion(Exception):
@@ -22,6 +27,12 @@ def check_version(version: str) -> None:
             f"PyTorch {version} is not supported: the elastic runtime was tested with "
             f"{' and '.join(TESTED)} only"
         )
+
+
+def import_all() -> None:
+    """Imports what PyTorch otherwise imports when a script makes its first optimizer, which takes
+    more than a second. It starts no threads."""
+    torch.optim.SGD([torch.zeros(1)], 0.1)
 
 
 def own_world() -> Any:
@@ -89,3 +100,88 @@ def mark_scheduled(step: Any) -> None:
 def mark_stepped(optimizer: Any) -> None:
     """A scheduler does not warn that this optimizer has made no step."""
     optimizer._opt_called = True
+
+
+def has_hooks(model: Any) -> bool:
+    """Whether a script has registered a communication hook."""
+    return bool(model._comm_hooks)
+
+
+def arrange_buckets(model: Any) -> None:
+    """Once, after its first backward pass, the reducer arranges buckets in the order in which
+    gradients became ready. Rank 0 broadcasts them as two int32 tensors: the indices of the
+    parameters with the number of buckets, and the number of parameters of each."""
+    if model.reducer._rebuild_buckets():
+        model._has_rebuilt_buckets = True
+
+
+def use_buckets(model: Any, buckets: list[list[int]]) -> None:
+    """A new reducer has these buckets, given as indices of parameters, in the order in which they
+    are reduced. `dist.Reducer` calls no process group meanwhile."""
+    parameters, sparse = model._build_params_for_reducer()
+    names = model._build_debug_param_to_name_mapping(parameters)
+    stock = dist._compute_bucket_assignment_by_size
+
+    def recorded(_: Any, limits: list[int], *others: Any) -> tuple[list[list[int]], list[int]]:
+        return list(reversed(buckets)), [limits[-1]] * len(buckets)
+
+    dist._compute_bucket_assignment_by_size = recorded
+    try:
+        model._ddp_init_helper(parameters, sparse, names, model.static_graph)
+    finally:
+        dist._compute_bucket_assignment_by_size = stock
+    if model.static_graph:
+        model.reducer._set_static_graph()
+        model.logger._set_static_graph()
+
+
+def loader_iterator(loader: Any) -> Any:
+    """The part that all iterators of a DataLoader have. It draws the data workers' seed."""
+    return dataloader._BaseDataLoaderIter(loader)
+
+
+def restart(iterator: Any, loader: Any) -> None:
+    iterator._reset(loader)
+
+
+def indices(iterator: Any) -> Iterator[Any]:
+    """The sampler's values for one batch after another."""
+    indices: Iterator[Any] = iterator._sampler_iter
+    return indices
+
+
+def seed(iterator: Any) -> int:
+    base_seed: int = iterator._base_seed
+    return base_seed
+
+
+def set_seed(iterator: Any, seed: int) -> None:
+    iterator._base_seed = seed
+
+
+def fetcher(iterator: Any) -> Any:
+    """Its `fetch` makes a batch from indices."""
+    return dataloader._DatasetKind.create_fetcher(
+        iterator._dataset_kind,
+        iterator._dataset,
+        iterator._auto_collation,
+        iterator._collate_fn,
+        iterator._drop_last,
+    )
+
+
+def start_data_worker(iterator: Any, number: int) -> Any:
+    """Sets seeds as DataLoader does in data worker `number`. Returns what get_worker_info gives."""
+    base = iterator._base_seed
+    random.seed(base + number)
+    torch.manual_seed(base + number)
+    numpy.random.seed(data_worker._generate_state(base, number))
+    info = data_worker.WorkerInfo(
+        id=number, num_workers=iterator._num_workers, seed=base + number, dataset=iterator._dataset
+    )
+    set_data_worker(info)
+    return info
+
+
+def set_data_worker(info: Any) -> None:
+    data_worker._worker_info = info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import threading
@@ -16,24 +17,18 @@ import torch.distributed as dist
 from . import context, current, private, streams
 from .errors import NotSupported, Stopped
 from .group import Group
-from .host import Host, blocks
+from .host import Host
+from .progress import Enumerate
+from .stage import Stage
 from .worker import Worker
 
 GLOO = (None, "gloo", "cpu:gloo")
 
 
-class Run(NamedTuple):
-    """The arguments of `python -m rankfold.elastic run`."""
-
-    world: int
-    processes: int
-    folder: Path
-    script: Path
+class Script(NamedTuple):
+    path: Path
     arguments: tuple[str, ...]
-
-    def blocks(self) -> list[list[int]]:
-        """The ranks of each process."""
-        return blocks(self.world, self.processes)
+    logs: Path  # the folder with rank-<r>.out and .err
 
 
 def _init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
@@ -76,9 +71,9 @@ def _environment(rank: int, world: int) -> None:
 class _Threads:
     """The threads of the logical workers, and how their scripts ended."""
 
-    def __init__(self, host: Host, run: Run, code: CodeType) -> None:
+    def __init__(self, host: Host, script: Script, code: CodeType) -> None:
         self._host = host
-        self._run = run
+        self._script = script
         self._code = code
         self._first = context.save()
         self.statuses: dict[int, int] = {}
@@ -93,17 +88,19 @@ class _Threads:
         return threads
 
     def _work(self, rank: int) -> None:
-        worker = Worker(self._host, rank)
+        worker = Worker(self._host, rank, streams.paths(self._script.logs, rank))
         current.begin(worker)
         turns = self._host.turns
         try:
             turns.enter(rank)
             self._begin(rank)
-            self.statuses[rank] = self._script()
+            self.statuses[rank] = self._run(worker)
         except Stopped as stopped:
+            worker.quiet = False
             print(f"rank {rank} was stopped: {stopped}", file=sys.stderr)
             self.statuses[rank] = 1
         except BaseException:  # noqa: BLE001  (the script's own; it is reported, and ends the run)
+            worker.quiet = False
             traceback.print_exc()
             self.statuses[rank] = 1
         if self.statuses[rank] != 0:
@@ -113,41 +110,46 @@ class _Threads:
     def _begin(self, rank: int) -> None:
         context.load(self._first)
         private.set_world(private.own_world())
-        _environment(rank, self._run.world)
+        _environment(rank, self._host.world)
         # The end of a backward pass then waits in this thread and stops no other worker's.
         torch.autograd.set_multithreading_enabled(False)
 
-    def _script(self) -> int:
-        """Its exit status."""
+    def _run(self, worker: Worker) -> int:
+        """Runs the script. Returns its exit status."""
         main = ModuleType("__main__")
-        main.__file__ = str(self._run.script)
+        main.__file__ = str(self._script.path)
         sys.modules["__main__"] = main
         try:
             exec(self._code, main.__dict__)
         except SystemExit as ended:
+            worker.quiet = False
             if isinstance(ended.code, str):
                 print(ended.code, file=sys.stderr)
             return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if worker.quiet:
+            raise NotSupported("the script ended before the step at which its state was saved")
         return 0
 
 
-def work(run: Run, index: int, rendezvous: Path) -> int:
+def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     """Runs the scripts of process `index`. Returns 0, or the status of the first that failed."""
-    code = compile(run.script.read_bytes(), str(run.script), "exec")
-    sys.argv = [str(run.script), *run.arguments]
-    sys.path[0] = str(run.script.resolve().parent)
-    store = dist.FileStore(str(rendezvous), run.processes)
-    host = Host(run.world, run.processes, index, store)
+    code = compile(script.path.read_bytes(), str(script.path), "exec")
+    sys.argv = [str(script.path), *script.arguments]
+    sys.path[0] = str(script.path.resolve().parent)
+    store = dist.FileStore(str(rendezvous), stage.processes)
+    host = Host(stage, index, store)
     _install()
-    files = streams.open_files(run.folder, host.ranks)
+    builtins.enumerate = Enumerate
+    files = streams.open_files(script.logs, host.ranks, "a" if stage.continues else "w")
+    host.at_exit.append(lambda: streams.flush(files))
     streams.redirect(files)
     main = sys.modules["__main__"]
-    threads = _Threads(host, run, code)
+    threads = _Threads(host, script, code)
     started = threads.start()
     host.turns.begin()
     for thread in started:
         thread.join()
     sys.modules["__main__"] = main
-    for stream in (each for group in files.values() for each in group.values()):
-        stream.flush()
+    for function in list(host.at_exit):
+        function()
     return next((status for status in threads.statuses.values() if status), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -11,29 +12,45 @@ from . import current
 NAMES = ("out", "err")
 
 
+Files = dict[str, dict[int, TextIO]]
+
+
 class PerWorker:
     """Writes to the stream of the calling thread's worker, elsewhere to the process's own."""
 
     def __init__(self, own: TextIO, files: dict[int, TextIO]) -> None:
         self._own = own
         self._files = files
+        self._nothing = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
     def _stream(self) -> TextIO:
         worker = current.worker()
-        return self._own if worker is None else self._files[worker.rank]
+        if worker is None:
+            return self._own
+        return self._nothing if worker.quiet else self._files[worker.rank]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream(), name)
 
 
-def open_files(folder: Path, ranks: list[int]) -> dict[str, dict[int, TextIO]]:
-    """Empties and opens `rank-<r>.out` and `rank-<r>.err`."""
+def paths(folder: Path, rank: int) -> list[Path]:
+    return [folder / f"rank-{rank}.{name}" for name in NAMES]
+
+
+def open_files(folder: Path, ranks: list[int], mode: str) -> Files:
+    """Opens `rank-<r>.out` and `rank-<r>.err`, with mode "w" (as empty files) or "a"."""
     return {
-        name: {rank: (folder / f"rank-{rank}.{name}").open("w", buffering=1) for rank in ranks}
+        name: {rank: (folder / f"rank-{rank}.{name}").open(mode, buffering=1) for rank in ranks}
         for name in NAMES
     }
 
 
-def redirect(files: dict[str, dict[int, TextIO]]) -> None:
+def redirect(files: Files) -> None:
     sys.stdout = PerWorker(sys.stdout, files["out"])  # type: ignore[assignment]
     sys.stderr = PerWorker(sys.stderr, files["err"])  # type: ignore[assignment]
+
+
+def flush(files: Files) -> None:
+    for group in files.values():
+        for each in group.values():
+            each.flush()

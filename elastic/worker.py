@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import sys
+from collections import Counter
 from collections.abc import Callable
-from types import MethodType
+from pathlib import Path
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from . import private
+from . import context, private, state
+from .data import Reader, Saved
 from .errors import NotSupported
 from .group import Group
 from .host import Host
+from .progress import Progress, Steps
+from .stage import LEAD
 
 
 def _shared(models: dict[int, Any]) -> None:
@@ -26,68 +33,137 @@ def _shared(models: dict[int, Any]) -> None:
             mine.data = its.data
 
 
-def _settings(optimizer: Any) -> list[dict[str, Any]]:
-    groups = optimizer.param_groups
-    return [{k: v for k, v in each.items() if k != "params"} for each in groups]
+class Wrapped:
+    """A model with its optimizer and scheduler, as the script passed them to `elastic.wrap`."""
 
-
-def _stepped(optimizers: dict[int, tuple[Any, Callable[[], Any]]]) -> Any:
-    """The first optimizer makes the step of all; they have its state afterwards."""
-    ranks = sorted(optimizers)
-    first, step = optimizers[ranks[0]]
-    others = [optimizers[rank][0] for rank in ranks[1:]]
-    for rank, other in zip(ranks[1:], others, strict=True):
-        if _settings(other) != _settings(first):
-            raise NotSupported(
-                f"rank {rank} and rank {ranks[0]} have different settings in their optimizers"
-            )
-    result = step()
-    for other in others:
-        for mine, its in zip(other.param_groups, first.param_groups, strict=True):
-            for parameter, owner in zip(mine["params"], its["params"], strict=True):
-                if owner in first.state:
-                    other.state[parameter] = first.state[owner]
-    return result
-
-
-class Worker:
-    def __init__(self, host: Host, rank: int) -> None:
-        self.host = host
-        self.rank = rank
-        self.group: Group | None = None
-        self._wrapped = 0
-
-    def bring(
-        self, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
-    ) -> Callable[[], Any]:
-        return self.host.meetings.bring(self.rank, key, value, act)
-
-    def wrap(self, model: Any, optimizer: Any) -> None:
+    def __init__(self, model: Any, optimizer: Any, scheduler: Any) -> None:
         if not isinstance(model, DistributedDataParallel):
             raise NotSupported(
                 f"a model of type {type(model).__name__}: wrap a DistributedDataParallel"
             )
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NotSupported(f"an optimizer of type {type(optimizer).__name__}")
-        self._wrapped += 1
-        self.bring(("wrap", self._wrapped), model, _shared)()
-        if model.static_graph and self.group is not None:
-            self.group.waits_in_backward = True
-        self._step_once(optimizer, self._wrapped)
+        self.model = model
+        self.module = model.module
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.buckets: list[list[int]] | None = None  # as recorded or loaded
+        if isinstance(model.process_group, Group):
+            self._group = model.process_group
+            self._group.waits_in_backward = model.static_graph
+            self._passes = 0
+            model.register_forward_pre_hook(self._before_forward)
 
-    def _step_once(self, optimizer: Any, number: int) -> None:
+    def _before_forward(self, *_: Any) -> None:
+        self._passes += torch.is_grad_enabled()
+        self.arrange()
+
+    @property
+    def settled(self) -> bool:
+        """Whether state that is saved now has the buckets. With static_graph the order of gradients
+        is recorded in the second pass only, and a new reducer would take its first for that."""
+        return not self.model.static_graph or self._passes != 1
+
+    def arrange(self) -> None:
+        """Does what DistributedDataParallel does before a forward pass, and records the buckets."""
+        if private.has_hooks(self.model):
+            raise NotSupported("communication hooks of DistributedDataParallel (PowerSGD)")
+        if not torch.is_grad_enabled():
+            return
+        with self._group.recording(self.buckets) as arranged:
+            private.arrange_buckets(self.model)
+        self.buckets = arranged.buckets
+
+    def use_buckets(self, buckets: list[list[int]] | None) -> None:
+        if buckets is not None and self.buckets is None:
+            self.buckets = buckets
+            private.use_buckets(self.model, buckets)
+
+    def parameters(self) -> list[Any]:
+        return list(self.module.parameters())
+
+    def optimized(self) -> list[Any]:
+        return [each for group in self.optimizer.param_groups for each in group["params"]]
+
+    def settings(self) -> list[dict[str, Any]]:
+        groups = self.optimizer.param_groups
+        return [{k: v for k, v in each.items() if k != "params"} for each in groups]
+
+    def load_optimizer(self, saved: dict[int, Any], settings: list[dict[str, Any]]) -> None:
+        parameters = self.optimized()
+        self.optimizer.state.clear()
+        for place, values in saved.items():
+            self.optimizer.state[parameters[place]] = values
+        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(copy.deepcopy(values))
+
+
+def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
+    """The first optimizer makes the step of all; they have its state afterwards."""
+    ranks = sorted(optimizers)
+    first, step = optimizers[ranks[0]]
+    others = [optimizers[rank][0] for rank in ranks[1:]]
+    for rank, other in zip(ranks[1:], others, strict=True):
+        if other.settings() != first.settings():
+            raise NotSupported(
+                f"rank {rank} and rank {ranks[0]} have different settings in their optimizers"
+            )
+    result = step()
+    for other in others:
+        for mine, its in zip(other.optimized(), first.optimized(), strict=True):
+            if its in first.optimizer.state:
+                other.optimizer.state[mine] = first.optimizer.state[its]
+    return result
+
+
+class Worker:
+    def __init__(self, host: Host, rank: int, log: list[Path]) -> None:
+        self.host = host
+        self.rank = rank
+        self.group: Group | None = None
+        self.wrapped: list[Wrapped] = []
+        self.locals: list[SimpleNamespace] = []
+        self.progress = Progress(self)
+        # Output of a script that continues is dropped until it has got to where it was.
+        self.quiet = host.stage.continues
+        self._log = log
+        self._since = 0  # the step at which it began or continued
+        self._persistent: dict[int, Reader] = {}
+        self._calls: Counter[str] = Counter()
+
+    def bring(
+        self, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
+    ) -> Callable[[], Any]:
+        return self.host.meetings.bring(self.rank, key, value, act)
+
+    def bring_next(
+        self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]
+    ) -> Callable[[], Any]:
+        """Meets the others with a subject, which each counts."""
+        self._calls[subject] += 1
+        return self.bring((subject, self._calls[subject]), value, act)
+
+    def wrap(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+        self.wrapped.append(Wrapped(model, optimizer, scheduler))
+        self.bring_next("wrap", model, _shared)()
+        self._step_once(self.wrapped[-1], len(self.wrapped))
+
+    def local(self, variables: SimpleNamespace) -> None:
+        self.locals.append(variables)
+
+    def steps(self, loader: Any) -> Steps:
+        return Steps(self.progress, loader)
+
+    def _step_once(self, wrapped: Wrapped, number: int) -> None:
         """`optimizer.step` waits for the workers of the process, and one of them makes the step."""
-        own_step = optimizer.step
+        own_step = wrapped.optimizer.step
         scheduled = private.scheduled(own_step)
-        calls = 0
 
         def step(this: Any, closure: Any = None) -> Any:
-            nonlocal calls
             if closure is not None:
                 raise NotSupported("an optimizer that calls a closure (LBFGS, for example)")
-            calls += 1
-            key = (f"the step of optimizer {number}, call", calls)
-            result = self.bring(key, (this, own_step), _stepped)()
+            subject = f"the step of optimizer {number}, call"
+            result = self.bring_next(subject, (wrapped, own_step), _stepped)()
             if self.group is not None:
                 self.group.waits_in_backward = False
             private.mark_stepped(this)
@@ -95,4 +171,74 @@ class Worker:
 
         if scheduled:
             private.mark_scheduled(step)
-        optimizer.step = MethodType(step, optimizer)
+        wrapped.optimizer.step = MethodType(step, wrapped.optimizer)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the script has not got yet to where its state was saved."""
+        return self.quiet
+
+    def load(self) -> dict[str, Any]:
+        """Sets the script's state as far as the script has made its objects. The first call waits
+        for the state. Returns what was saved of this worker."""
+        self.bring_next("saved state", self, self._load_shared)()
+        return state.load_own(self, self.host.saved())
+
+    def _load_shared(self, workers: dict[int, Worker]) -> None:
+        state.load_shared(workers, self.host.saved())
+
+    def continued(self, loader: Any) -> Reader:
+        """The rest of the pass in which state was saved."""
+        saved = self.load()
+        state.check_calls(self, saved)
+        self._since = self.progress.steps_made
+        for log, length in zip(self._log, saved["log_bytes"], strict=True):
+            with log.open("rb+") as file:
+                file.truncate(length)
+        reader = self.reader(loader, Saved(*saved["reader"]))
+        context.load_generators(context.Generators(*saved["generators"]))
+        self.quiet = False
+        return reader
+
+    def reader(self, loader: Any, saved: Saved | None = None) -> Reader:
+        if not (loader.num_workers and loader.persistent_workers):
+            return Reader(self, loader, saved)
+        kept = self._persistent.get(id(loader))
+        if kept is not None:
+            kept.restart()
+            return kept
+        return self._persistent.setdefault(id(loader), Reader(self, loader, saved))
+
+    def end(self, reader: Reader) -> None:
+        if reader not in self._persistent.values():
+            reader.close()
+
+    def between_steps(self, reader: Reader) -> None:
+        """Called before each batch."""
+        stage, step = self.host.stage, self.progress.steps_made
+        if step == self._since:
+            return
+        if self.rank == 0 and stage.end is not None and step == stage.end - LEAD:
+            stage.send("prepare")
+        if not stage.saves(step) or not all(each.settled for each in self.wrapped):
+            return
+        for each in self.wrapped:
+            each.arrange()
+        folder = stage.unfinished(step)
+        folder.mkdir(parents=True, exist_ok=True)
+        state.save_own(self, folder, self._written(), reader.saved())
+        if self.rank == 0:
+            state.save_shared(self, folder)
+
+        def saved(_: dict[int, None]) -> None:
+            stage.send(f"saved {step}")
+            if stage.ends(step):
+                self.host.exit()
+
+        self.bring_next("all have saved their state", None, saved)()
+
+    def _written(self) -> list[int]:
+        """The lengths of its logs."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return [log.stat().st_size for log in self._log]

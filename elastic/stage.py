@@ -1,0 +1,53 @@
+"""A stage of a run, as its processes know it: when to save state, and where it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from .errors import Stopped
+
+LEAD = 1  # steps before its end at which a stage has the next one prepared
+
+
+class Stage(NamedTuple):
+    """A part of a run in which the number of processes does not change.
+
+    The processes save their state each `every` steps, and before step `end`, or a later one, when
+    they exit. Steps are counted from 0 over the whole run. `go` is a file descriptor per process,
+    on which the folder with the state to continue from arrives; none if the run begins. `report` is
+    one on which the processes report."""
+
+    world: int
+    processes: int
+    folder: Path
+    end: int | None
+    every: int | None
+    report: int
+    go: Mapping[int, int]
+
+    @property
+    def continues(self) -> bool:
+        return bool(self.go)
+
+    def ends(self, step: int) -> bool:
+        return self.end is not None and step >= self.end
+
+    def saves(self, step: int) -> bool:
+        return self.ends(step) or (self.every is not None and step % self.every == 0)
+
+    def unfinished(self, step: int) -> Path:
+        """The folder in which state is saved before all of it is there."""
+        return self.folder / f"unfinished-{step}"
+
+    def send(self, message: str) -> None:
+        os.write(self.report, f"{message}\n".encode())  # short: processes' lines do not mix
+
+    def wait_for_state(self, index: int) -> Path:
+        """The folder with saved state. Called by one logical worker of process `index`."""
+        path = os.read(self.go[index], 4096)
+        if not path:
+            raise Stopped("the run has ended")
+        return Path(os.fsdecode(path))

@@ -1,0 +1,187 @@
+"""Saved state, with which a run continues in other processes: files of a folder.
+
+`shared.pt` has parameters and optimizers' state, which all logical workers have in common.
+`rank-<r>.pt` has what is a logical worker's own. The format is PyTorch's, with pickles of the
+script's variables.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import context, private
+from .errors import NotSupported
+
+if TYPE_CHECKING:
+    from .worker import Worker, Wrapped
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(each) for pair in value.items() for each in pair)
+    return isinstance(value, PLAIN) or type(value) is torch.Tensor
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """Numbers, texts and tensors that a module of the script keeps, and whether it trains."""
+    attributes = {
+        name: value
+        for name, value in vars(module).items()
+        if (name == "training" or name not in private.MODULE) and _is_plain(value)
+    }
+    return copy.deepcopy(
+        {
+            name: value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in attributes.items()
+        }
+    )
+
+
+def _stateful(value: Any) -> tuple[str, str] | None:
+    """The methods with which a value gives and takes its state, if it has any."""
+    for names in (("state_dict", "load_state_dict"), ("get_state", "set_state")):
+        if all(callable(getattr(value, name, None)) for name in names):
+            return names
+    return None
+
+
+def _variable(name: str, value: Any) -> Any:
+    methods = _stateful(value)
+    saved = getattr(value, methods[0])() if methods else value
+    try:
+        pickle.dumps(saved)
+    except Exception as error:  # whatever the script's classes raise
+        raise NotSupported(
+            f"elastic.local: {name} of type {type(value).__name__} cannot be saved: {error}"
+        ) from error
+    return saved
+
+
+def _own(wrapped: Wrapped, gradients: list[torch.Tensor | None]) -> dict[str, Any]:
+    scheduler = wrapped.scheduler
+    return {
+        "buffers": {name: each.detach() for name, each in wrapped.module.named_buffers()},
+        "attributes": {name: _attributes(each) for name, each in wrapped.module.named_modules()},
+        "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "gradients": gradients,
+    }
+
+
+def save_own(worker: Worker, folder: Path, log_bytes: list[int], reader: Any) -> None:
+    state = {
+        "generators": tuple(context.save_generators()),
+        "progress": worker.progress.place(),
+        "reader": tuple(reader),
+        "log_bytes": log_bytes,
+        "wrapped": [_own(each, [p.grad for p in each.parameters()]) for each in worker.wrapped],
+        "locals": [
+            {name: _variable(name, value) for name, value in vars(each).items()}
+            for each in worker.locals
+        ],
+    }
+    torch.save(state, folder / f"rank-{worker.rank}.pt")
+
+
+def save_shared(worker: Worker, folder: Path) -> None:
+    models = []
+    for wrapped in worker.wrapped:
+        optimizer = wrapped.optimizer
+        places = {p: n for n, p in enumerate(wrapped.optimized())}
+        models.append(
+            {
+                "parameters": {n: p.detach() for n, p in wrapped.module.named_parameters()},
+                "optimizer": {places[p]: state for p, state in optimizer.state.items()},
+                "settings": wrapped.settings(),
+                "buckets": wrapped.buckets,
+            }
+        )
+    torch.save(models, folder / "shared.pt")
+
+
+def _file(path: Path) -> Any:
+    return torch.load(path, weights_only=False)
+
+
+def _same_names(what: str, saved: dict[str, Any], mine: dict[str, Any]) -> None:
+    if saved.keys() != mine.keys():
+        names = ", ".join(sorted(saved.keys() ^ mine.keys()))
+        raise NotSupported(f"the saved state is of another model: its {what} differ: {names}")
+    for name, value in saved.items():
+        if value.shape != mine[name].shape or value.dtype != mine[name].dtype:
+            raise NotSupported(
+                f"the saved state is of another model: {name} has {tuple(value.shape)} of "
+                f"{value.dtype} there, {tuple(mine[name].shape)} of {mine[name].dtype} here"
+            )
+
+
+def _load_shared(saved: dict[str, Any], all_wrapped: list[Wrapped]) -> None:
+    """Into the first logical worker of a process. The others have the same tensors."""
+    first = all_wrapped[0]
+    parameters = dict(first.module.named_parameters())
+    _same_names("parameters", saved["parameters"], parameters)
+    with torch.no_grad():
+        for name, value in saved["parameters"].items():
+            parameters[name].copy_(value)
+    for wrapped in all_wrapped:
+        wrapped.load_optimizer(saved["optimizer"], saved["settings"])
+        wrapped.use_buckets(saved["buckets"])
+
+
+def load_shared(workers: dict[int, Worker], folder: Path) -> None:
+    """Called once per process, when all its logical workers wait. Models that the script has not
+    made yet are left out."""
+    wrapped = [workers[rank].wrapped for rank in sorted(workers)]
+    for saved, *each in zip(_file(folder / "shared.pt"), *wrapped, strict=False):
+        _load_shared(saved, each)
+
+
+def _load_module(module: torch.nn.Module, saved: dict[str, Any]) -> None:
+    buffers = dict(module.named_buffers())
+    _same_names("buffers", saved["buffers"], buffers)
+    with torch.no_grad():
+        for name, value in saved["buffers"].items():
+            buffers[name].copy_(value)
+    for name, each in module.named_modules():
+        vars(each).update(saved["attributes"].get(name, {}))
+
+
+def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
+    """Everything of the logical worker, as far as its script has made it, except its generators,
+    which the caller sets last. Returns what was saved."""
+    state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")
+    for wrapped, saved in zip(worker.wrapped, state["wrapped"], strict=False):
+        _load_module(wrapped.module, saved)
+        for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):
+            parameter.grad = gradient
+        if wrapped.scheduler is not None:
+            wrapped.scheduler.load_state_dict(saved["scheduler"])
+    for each, saved in zip(worker.locals, state["locals"], strict=False):
+        for name, value in saved.items():
+            methods = _stateful(getattr(each, name, None))
+            if methods:
+                getattr(getattr(each, name), methods[1])(value)
+            else:
+                setattr(each, name, value)
+    return state
+
+
+def check_calls(worker: Worker, saved: dict[str, Any]) -> None:
+    """Raises NotSupported if the script has not called `wrap` and `local` as often as before."""
+    for name, mine, its in (
+        ("wrap", worker.wrapped, saved["wrapped"]),
+        ("local", worker.locals, saved["locals"]),
+    ):
+        if len(mine) != len(its):
+            raise NotSupported(
+                f"the saved state is of another script: it called elastic.{name} {len(its)} "
+                f"times, this one {len(mine)} times"
+            )

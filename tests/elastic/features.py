@@ -1,0 +1,228 @@
+"""Uses of DistributedDataParallel, one function each. Prints losses, and a digest of
+parameters, buffers, gradients and the optimizer's state after each epoch.
+
+Usage: features.py [NAME…]"""
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
+
+import rankfold.elastic as elastic
+
+EPOCHS, BATCHES = 2, 3
+
+
+class Noisy(Dataset):
+    """Random augmentation from three generators. Each copy counts its items."""
+
+    def __init__(self):
+        self.items = 0
+
+    def __len__(self):
+        return 4 * BATCHES * dist.get_world_size()
+
+    def __getitem__(self, index):
+        self.items += 1
+        noise = random.random() + float(np.random.rand()) + torch.randn(6)
+        return (index % 5) + 0.1 * noise, index % 5
+
+
+class Net(nn.Module):
+    def __init__(self, branches=1):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.2))
+        self.heads = nn.ModuleList(nn.Linear(40, 5) for _ in range(branches))
+        self.calls = 0  # state that is neither parameter nor buffer
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return self.heads[self.calls % len(self.heads)](self.body(x)) * (1 + self.calls / 100)
+
+
+def kill():
+    """Kills this process, or its parent, if that has not been done."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(os.environ["KILLED"], os.O_CREAT | os.O_EXCL))
+        os.kill(os.getppid() if "KILL_PARENT" in os.environ else os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+
+def digest(model, opt):
+    found = hashlib.sha256()
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [p.grad for p in model.parameters() if p.grad is not None]
+    tensors += [
+        value
+        for parameter in model.parameters()
+        for _, value in sorted(opt.state[parameter].items())
+        if isinstance(value, torch.Tensor)
+    ]
+    for tensor in tensors:
+        found.update(tensor.detach().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def train(name, model, opt, sched, step, each_epoch=lambda epoch: False, **loading):
+    """`step(number, x, y)` returns the loss. `each_epoch` returns whether to stop."""
+    model, opt, sched = elastic.wrap(model, opt, sched)
+    data = Noisy()
+    sampler = DistributedSampler(data, seed=3)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, **loading)
+    kept = elastic.local(total=0.0)
+    for epoch in elastic.epochs(EPOCHS):
+        sampler.set_epoch(epoch)
+        for number, (x, y) in enumerate(elastic.steps(loader)):
+            loss = step(epoch * BATCHES + number, x, y)
+            kept.total += loss.item()
+            print(name, epoch, number, loss.item().hex(), kept.total.hex(), random.random())
+            if f"{name} {epoch} {number} {dist.get_rank()}" == os.environ.get("KILL"):
+                kill()
+        print(name, epoch, digest(model, opt), [group["lr"] for group in opt.param_groups])
+        if each_epoch(epoch):
+            break
+
+
+def simple(name, model, opt, sched=None, **options):
+    def step(number, x, y):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    train(name, model, opt, sched, step, **options)
+
+
+def made(net=None, **options):
+    """A model with small buckets, so that it has several, and an optimizer."""
+    model = DDP(Net() if net is None else net, bucket_cap_mb=0.0005, **options)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def scaler():
+    """The third step overflows and is skipped."""
+    model, opt = made()
+    kept = elastic.local(scaler=torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2))
+
+    def step(number, x, y):
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        if number == 2 and dist.get_rank() == 1:
+            loss = loss * float("inf")
+        kept.scaler.scale(loss).backward()
+        kept.scaler.unscale_(opt)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        kept.scaler.step(opt)
+        kept.scaler.update()
+        print("scale", kept.scaler.get_scale(), norm.item().hex())
+        return loss
+
+    train("scaler", model, opt, None, step)
+
+
+def accumulate():
+    """A step after each two batches, so it is between those of an epoch, too."""
+    model, opt = made()
+
+    def step(number, x, y):
+        last = number % 2 == 1
+        with contextlib.nullcontext() if last else model.no_sync():
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+        if last:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            opt.step()
+            opt.zero_grad()
+        return loss
+
+    train("accumulate", model, opt, None, step)
+
+
+def unused():
+    simple("unused", *made(Net(branches=2), find_unused_parameters=True))
+
+
+def static():
+    simple("static", *made(static_graph=True))
+
+
+def view():
+    simple("view", *made(gradient_as_bucket_view=True))
+
+
+def groups():
+    """Two groups, a scheduler per step, and one per epoch."""
+    model = DDP(Net(), bucket_cap_mb=0.0005)
+    parts = [{"params": model.module.body.parameters()}]
+    parts.append({"params": model.module.heads.parameters(), "lr": 0.3})
+    opt = torch.optim.SGD(parts, lr=0.1, momentum=0.9)
+    sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=[0.2, 0.5], total_steps=20)
+    kept = elastic.local(epochly=torch.optim.lr_scheduler.ExponentialLR(opt, 0.5))
+
+    def step(number, x, y):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        sched.step()
+        return loss
+
+    train("groups", model, opt, sched, step, each_epoch=lambda _: kept.epochly.step())
+
+
+def seeded(number):
+    """A worker_init_fn."""
+    random.seed(number + get_worker_info().seed)
+
+
+def workers():
+    simple("workers", *made(), num_workers=2)
+
+
+def persistent():
+    options = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 1}
+    simple("persistent", *made(), worker_init_fn=seeded, **options)
+
+
+def evaluate():
+    """Rank 0 evaluates. All stop when one does."""
+    model, opt = made()
+    kept = elastic.local(best=float("inf"))
+
+    def stops(epoch):
+        stop = torch.zeros(1)
+        if dist.get_rank() == 0:
+            model.eval()
+            with torch.no_grad():
+                kept.best = min(kept.best, model.module(torch.ones(2, 6)).sum().item())
+            model.train()
+            stop += epoch == 0
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        print("best", kept.best.hex(), stop.item())
+        return stop.item() > 0
+
+    simple("evaluate", model, opt, each_epoch=stops)
+
+
+FEATURES = (scaler, accumulate, unused, static, view, groups, workers, persistent, evaluate)
+# They make 6 steps each, except evaluate, which makes 3.
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+random.seed(dist.get_rank())
+np.random.seed(dist.get_rank())
+for feature in FEATURES:
+    if len(sys.argv) == 1 or feature.__name__ in sys.argv[1:]:
+        feature()
+dist.destroy_process_group()
