@@ -20,7 +20,7 @@ import pytest_timeout
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks, order, patience, privileges, slices, unit, warm
+from support import leaks, order, patience, privileges, slices, unit, usual, warm
 from support.fleet import KIND
 from support.leaks import State
 
@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     order.configure(config)
     slices.configure(config)
     unit.configure(config)
+    usual.configure(config)
     patience.calibration()
     leaks.become_subreaper()
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

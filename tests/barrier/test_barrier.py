@@ -43,6 +43,7 @@ def test_a_round_that_is_under_way_decides(barrier: Native, seed: int) -> None:
     properties.tandem_decides(barrier, seed)
 
 
+@pytest.mark.slow
 @relaxed
 @given(seed=st.integers(0, 2**32))
 def test_a_job_stops_where_it_stands_if_no_round_is_under_way(barrier: Native, seed: int) -> None:

@@ -151,6 +151,7 @@ def test_a_difference_from_an_abandoned_pack_is_stored_whole(
     assert not manifest.packs.keys() & first.packs.keys()
 
 
+@pytest.mark.slow
 def test_packs_that_are_nearly_empty_are_not_referred_to(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

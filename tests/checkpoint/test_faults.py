@@ -238,6 +238,7 @@ def begun(disk: Disk) -> Any:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "killed after", "full", "unreachable"])
 def test_a_save_that_is_interrupted_anywhere_continues(how: str) -> None:
     for at in range(100):

@@ -22,6 +22,7 @@ def options() -> Iterator[dict[str, Any]]:
         yield found
 
 
+@pytest.mark.slow
 def test_checkpoints_on_s3(options: dict[str, Any]) -> None:
     url = "s3://bucket/some/checkpoints"
     store = opened(url, **options)
@@ -69,6 +70,7 @@ def test_one_of_several_makes_a_file(options: dict[str, Any]) -> None:
     assert files[0].below("") == {"one": 1} and files[0].below("none") == {}
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_is_no_other_uploader(options: dict[str, Any]) -> None:
     """A caller that writes the manifest again finds its own one there."""
     line = s3.Line(options["endpoint_url"])

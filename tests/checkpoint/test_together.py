@@ -299,6 +299,7 @@ TOGETHER = [
 ]
 
 
+@pytest.mark.usual("collections_during_saves")
 @pytest.mark.parametrize("scenario", TOGETHER, ids=lambda each: each.__name__)
 def test_in_some_orders(scenario: Callable[[int], None]) -> None:
     settings(max_examples=40)(given(st.integers(0, 1 << 32))(scenario))()

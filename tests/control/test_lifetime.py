@@ -45,6 +45,7 @@ def test_a_proxy_without_ranks_exits_when_no_reconciler_asks(state: State) -> No
     assert not device.socket.exists()
 
 
+@pytest.mark.usual("removed")
 @pytest.mark.parametrize("why", ["removed", "unasked"])
 def test_a_proxy_that_serves_ranks_stays_until_they_end(
     state: State, away: Path, why: str, capfd: Any

@@ -57,6 +57,7 @@ def run_spread_and_folded(state: State, *arguments: str) -> list[str]:
     return spread
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: State) -> None:
     text = "".join(run_spread_and_folded(state, "3", "5", "SC"))

@@ -57,6 +57,7 @@ def run_spread_and_folded(state: State, *arguments: str) -> None:
         assert outputs(folded) == spread
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: State) -> None:
     run_spread_and_folded(state, "1", FLOAT_AND_HALF)

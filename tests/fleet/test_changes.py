@@ -65,6 +65,7 @@ def test_a_refused_change_leaves_the_fleet_unchanged(
         neighbour.finish()
 
 
+@pytest.mark.slow
 def test_a_suspended_job_leaves_its_device_to_another_and_outlives_the_rest(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -95,6 +96,7 @@ def small_disk(state: State) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.slow
 def test_a_full_state_directory_stops_changes_but_no_job(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -149,6 +151,7 @@ def test_jobs_are_cancelled_though_the_disk_is_full(
     assert not started.exists()
 
 
+@pytest.mark.slow
 def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -197,6 +200,7 @@ def test_full_logs_lose_lines_but_not_the_job(
 # ---- devices that change -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_keeps_its_compute_capability_on_devices_that_have_more(
     rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -16,6 +16,7 @@ from support.patience import scaled
 from .neighbour import NAME, Neighbour
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True], ids=["reconciler continues", "reconciler killed"])
 def test_a_job_can_be_steered_when_all_sockets_were_removed(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour, killed: bool

@@ -22,6 +22,7 @@ from support.leaks import State, below, stopped
 from .neighbour import NAME, Neighbour
 
 
+@pytest.mark.slow
 def test_a_proxy_and_the_compiler(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour, state: State
 ) -> None:

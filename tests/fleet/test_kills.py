@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from cuda import PROGRAMS, build
 
 from rankfold import control
@@ -63,6 +64,7 @@ def test_a_proxy(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> None
     neighbour.finish()
 
 
+@pytest.mark.slow
 def test_a_launcher(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> None:
     specs.pool(3)
     start_victim(neighbour, specs)
@@ -76,6 +78,7 @@ def test_a_launcher(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> N
     neighbour.finish()
 
 
+@pytest.mark.slow
 def test_the_reconciler_in_mid_action(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -105,6 +108,7 @@ def test_the_reconciler_in_mid_action(
     neighbour.finish()
 
 
+@pytest.mark.slow
 def test_the_proxy_that_started_the_compiler(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -125,6 +129,7 @@ def test_the_proxy_that_started_the_compiler(
     all_devices_serve(rankfold, 2)
 
 
+@pytest.mark.slow
 def test_the_compiler_in_mid_job(rankfold: Rankfold, state: State) -> None:
     """Nothing is cached: the job needs it, again and again."""
     rankfold.environment["RANKFOLD_CACHE"] = str(state.folder / "kernels")

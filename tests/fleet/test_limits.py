@@ -16,6 +16,7 @@ LIMITS = (
 )
 
 
+@pytest.mark.usual("--fsize=1000000-(ulimit -f)")
 @pytest.mark.parametrize(
     ("limit", "named"), [("--as=3000000000", "(ulimit -v)"), ("--fsize=1000000", "(ulimit -f)")]
 )
@@ -28,6 +29,7 @@ def test_a_hard_limit_that_no_device_can_live_with_is_named(
     rankfold.until(lambda: named in str(rankfold.status()["devices"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["--as=3000000000:", "--fsize=1000000:"])
 def test_a_soft_one_binds_the_rank_and_no_device(rankfold: Rankfold, limit: str) -> None:
     """The rank's is what the shell's was. It cannot have a device, and hears which it is."""
@@ -41,6 +43,7 @@ def test_a_soft_one_binds_the_rank_and_no_device(rankfold: Rankfold, limit: str)
     assert limit.strip("-:").partition("=")[2] in told
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_where_time_is_limited_and_ranks_have_the_shells_limits(
     rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -85,11 +85,13 @@ def start(rankfold: Rankfold) -> Callable[..., list[Service]]:
     return start_all
 
 
+@pytest.mark.slow
 def test_ranks_of_another_user_share_a_device(start: Callable[..., list[Service]]) -> None:
     for service in start(*WAYS):
         service.computes()
 
 
+@pytest.mark.slow
 def test_ranks_of_another_user_are_saved_and_come_back(
     rankfold: Rankfold, start: Callable[..., list[Service]]
 ) -> None:

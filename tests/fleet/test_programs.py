@@ -57,6 +57,7 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
     neighbour.finish()
 
 
+@pytest.mark.slow
 def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -119,6 +120,7 @@ def test_run_chooses_the_compute_capability_of_its_devices(
     assert "is for a temporary fleet" in run("9.0", "true").stderr
 
 
+@pytest.mark.slow
 def test_each_of_many_ranks_has_a_device_of_its_own_number(rankfold: Rankfold) -> None:
     """More than a machine ever has: there is one for each rank, and LOCAL_RANK names it."""
     command = ("--memory", "8MiB", "--", str(build(PROGRAMS / "launch_bound.cu")), "2")
@@ -193,6 +195,7 @@ def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_continues(
     assert done.count("step 39 ") == 3
 
 
+@pytest.mark.slow
 def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
     for name, value in table.tinygrad(rankfold.state.folder).items():
         rankfold.environment[name] = value
@@ -212,6 +215,7 @@ def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
     np.testing.assert_allclose(printed, np.array(losses(steps)), rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_host_memory_for_folded_ranks_is_counted_before_placing(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:

@@ -69,6 +69,7 @@ class Stands:
         self.rankfold.until(lambda: self.rankfold.job(JOB)["phase"] == "Succeeded")
 
 
+@pytest.mark.usual("crossed-1")
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("how", AT)
 def test_the_condition_says_what_lets_ranks_continue(
@@ -83,6 +84,7 @@ def test_the_condition_says_what_lets_ranks_continue(
         job.finish()
 
 
+@pytest.mark.slow
 def test_a_rank_that_a_signal_has_stopped(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_rank_that_a_signal_has_stopped(
     neighbour.finish()
 
 
+@pytest.mark.slow
 def test_run_says_so(rankfold: Rankfold, state: State) -> None:
     told = state.folder / "told"
     command = [str(build(PROGRAMS / "stands.cu")), "host", str(told)]

@@ -59,6 +59,7 @@ def again(kernels: Loader, launch: Launch) -> bytes:
         return bytes(space.read(DEV_BASE + CHUNK, len(launch.before), np.uint8))
 
 
+@pytest.mark.slow
 def test_a_record_is_all_that_a_kernel_needs(kernels: Loader, recorded: list[Launch]) -> None:
     changed = 0
     for launch in recorded:

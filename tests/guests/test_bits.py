@@ -21,6 +21,7 @@ def marks(guest: Guest, way: Way) -> list[pytest.MarkDecorator]:
     return [*SLOW, pytest.mark.installs] if guest.fetched else SLOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("guest", "way"),
     [

@@ -24,6 +24,7 @@ def printed(job: RunningJob) -> list[float]:
     return [float(line.split()[3]) for line in job.output(0).splitlines()]
 
 
+@pytest.mark.slow
 def test_tinygrad_trains_to_the_numbers_of_its_numpy_twin(state: State) -> None:
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         env = table.tinygrad(state.folder)

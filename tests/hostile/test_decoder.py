@@ -38,8 +38,9 @@ def fuzz(fuzzer: Path, folder: Path, records: int, seed: int) -> dict[str, int]:
     return report
 
 
-def test_a_hundred_thousand_records(fuzzer: Path, tmp_path: Path) -> None:
-    report = fuzz(fuzzer, tmp_path, 100_000, 1)
+@pytest.mark.parametrize("records", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_records(fuzzer: Path, tmp_path: Path, records: int) -> None:
+    report = fuzz(fuzzer, tmp_path, records, 1)
     assert report["edges"] > 2500 and report["moves"] > 5
 
 

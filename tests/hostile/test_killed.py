@@ -83,6 +83,7 @@ def killed_next_to_a_neighbour(state: State, seed: int, kills: int) -> None:
         assert status["used"] == status["swap"] == 0
 
 
+@pytest.mark.slow
 def test_killed_programs_leave_nothing_and_harm_no_other(state: State) -> None:
     killed_next_to_a_neighbour(state, 1, 2)
 

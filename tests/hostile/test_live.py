@@ -141,6 +141,7 @@ def next_to_a_good_rank(kernels: Loader) -> Iterator[tuple[Native, Good]]:
         assert native.status()["used"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(r=st.randoms(use_true_random=False), counts=st.lists(st.integers(1, 80), max_size=3))
 def test_no_record_harms_another_rank(kernels: Loader, r: Random, counts: list[int]) -> None:

@@ -185,7 +185,7 @@ TABLE: Table = {
         },
         (
             "tests/launcher/test_background_copy.py::"
-            "test_a_rank_that_is_ended_is_there_until_it_is_copied[for ever-vacate]"
+            "test_a_rank_that_is_ended_is_there_until_it_is_copied[forever-vacate]"
         ): {
             "who-hangs-over-a-copy-is-waited-for": (
                 "            if work.look():\n                os.kill(pid",

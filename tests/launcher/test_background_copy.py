@@ -104,6 +104,7 @@ def computes(job: RunningJob) -> None:
     until(lambda: len(job.output(0)) > size)
 
 
+@pytest.mark.usual("False")
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_job_that_swaps_continues_from_it_with_the_same_bits(
     state: State, monkeypatch: pytest.MonkeyPatch, moves: bool
@@ -176,6 +177,7 @@ def test_a_disk_that_is_full_is_named(state: State) -> None:
         computes(job)
 
 
+@pytest.mark.usual("before-signal", "before-vacate", "forever-vacate", "while-signal")
 @pytest.mark.parametrize("how", ["vacate", "signal"])
 @pytest.mark.parametrize("when", ["before", "while", "forever"])
 def test_a_rank_that_is_ended_is_there_until_it_is_copied(

@@ -232,6 +232,7 @@ def test_each_line_of_a_log_is_there_once(place: Tree) -> None:
     assert place.output(place.restored(1)) == ["True", "True"]
 
 
+@pytest.mark.slow
 def test_an_installed_package_comes_back(place: Tree) -> None:
     with zipfile.ZipFile(place.tree / "parcel-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("parcel/__init__.py", "NAME = 'parcel'\n")

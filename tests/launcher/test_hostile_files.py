@@ -39,6 +39,7 @@ def place(state: State) -> Iterator[Hostile]:
         subprocess.run([*command.split(), str(place.tree)], check=False)
 
 
+@pytest.mark.usual("elsewhere")
 @pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
 def test_whatever_can_have_a_name_comes_back_under_it(place: Hostile, rig: int) -> None:
     launched = place.start("names")

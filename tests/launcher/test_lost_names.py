@@ -27,6 +27,7 @@ def lost(place: Place) -> list[Path]:
     return [Path(each) for each in json.loads((place.saved / "about.json").read_text())["lost"]]
 
 
+@pytest.mark.usual("spawn-here")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "where nothing of it is"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_memory_shared_without_fork_is_restored(place: Place, method: str, elsewhere: bool) -> None:

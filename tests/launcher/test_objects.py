@@ -115,6 +115,7 @@ def launch(place: Place, program: Path, *names: str) -> Launched:
     return place.launch(*command, preload=libraries(names))
 
 
+@pytest.mark.usual("files-1", "memory-1", "memory-2", "pipes-1", "sockets-1")
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("kind", KEPT)
 def test_kernel_objects_are_restored(

@@ -347,6 +347,7 @@ def test_calls_that_a_rest_interrupts_continue_in_a_rank_that_stays(
     assert launched.text("out") == "end\n"
 
 
+@pytest.mark.slow
 def test_calls_end_though_they_are_interrupted_more_often_than_they_wait(place: Place) -> None:
     """With their timeout, or with EINTR once it is over: none begins anew forever."""
     launched = waiting(place, 2)
@@ -766,6 +767,7 @@ def test_a_rank_that_dies_of_criu_s_end_says_so(
     assert not has_cgroup(launched)
 
 
+@pytest.mark.slow
 def test_criu_that_stops_over_a_rank_is_killed_and_the_rank_with_it(
     place: Place, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -782,6 +784,7 @@ def test_criu_that_stops_over_a_rank_is_killed_and_the_rank_with_it(
     assert not has_cgroup(launched)
 
 
+@pytest.mark.slow
 def test_criu_that_stops_in_a_restore_is_killed_and_another_one_restores(
     place: Place, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def restore(job: RunningJob, folder: Path, name: str) -> RunningJob:
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "arguments", "ranks"), SUBJECTS, ids=["gpt", "mlp"])
 def test_a_job_continues_from_its_snapshots_with_the_same_bits(
     state: State, source: Path, arguments: list[str], ranks: int

@@ -56,6 +56,7 @@ def test_folded_and_moved_between_kinds_of_device_the_bits_are_the_same(state: S
         assert fleet.status(fleet.names[0])["swapped_out"] > 0
 
 
+@pytest.mark.slow
 def test_products_move_between_kinds_of_device(state: State) -> None:
     """Whole numbers: the software GPU's products and cuBLASLt's have the same bits."""
     program = PROGRAM.parent / "products.cu"
@@ -68,6 +69,7 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
         assert outputs(job) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["1", "0"], ids=["compared", "not compared"])
 def test_results_of_another_device_type_are_not_reused(
     state: State, every: str, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +159,7 @@ FAULTY = PROGRAM.parent / "faulty.cu"
 OVER = ("Succeeded", "Failed")
 
 
+@pytest.mark.slow
 def test_a_gpu_whose_context_has_ended_is_there_for_the_next_job(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_gpu_whose_context_has_ended_is_there_for_the_next_job(
     assert rankfold("logs", "next").count("step 7 data") == 1
 
 
+@pytest.mark.usual("ends")
 @pytest.mark.parametrize("stays", [[], ["stays"]], ids=["ends", "takes no notice"])
 def test_a_job_continues_after_a_fault_on_a_gpu(
     rankfold: Rankfold, specs: Specs, stays: list[str]
@@ -190,6 +194,7 @@ def test_a_job_continues_after_a_fault_on_a_gpu(
     assert rankfold("logs", "faulty") == "cudaSuccess\n"
 
 
+@pytest.mark.slow
 def test_a_device_that_is_lost_takes_no_job_and_ends(state: State, tmp_path: Path) -> None:
     """A caller that asks meanwhile gets the reason, and may ask again."""
     with Fleet(state, memory=64 * MiB, kinds=("nvidia",)) as fleet:

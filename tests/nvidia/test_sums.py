@@ -434,6 +434,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
         yield made
 
 
+@pytest.mark.usual("bfloat16", "float", "half", "int8")
 @pytest.mark.parametrize("name", list(TYPES))
 def test_the_kernels_leave_the_bits_that_the_host_leaves(made: Loader, name: str) -> None:
     """The PTX that GPUs get, run by the software GPU, against its own sums on the host."""

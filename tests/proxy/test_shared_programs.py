@@ -29,6 +29,7 @@ UPDATE = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, derandomize=True, **COMMON)
 @given(program=programs(16))
 @example(Program(3, 96, UPDATE * 3, None, [], [(0, 1), (1, 3)]))

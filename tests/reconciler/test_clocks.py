@@ -79,6 +79,7 @@ def test_the_clock_of_these_tests_can_be_set(wall: WallClock) -> None:
     assert shown[1] - shown[0] > 9 * DAY_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [10, -10])
 def test_a_wall_clock_that_is_set_changes_no_duration(
     rankfold: Rankfold, specs: Specs, wall: WallClock, days: int
@@ -105,6 +106,7 @@ def test_a_wall_clock_that_is_set_changes_no_duration(
     assert job(rankfold)["gpuSeconds"] == rest
 
 
+@pytest.mark.slow
 def test_a_change_that_the_clock_is_set_during_takes_as_long_as_it_takes(
     rankfold: Rankfold, specs: Specs, wall: WallClock
 ) -> None:
@@ -143,6 +145,7 @@ def test_processes_of_other_time_namespaces_understand_each_other(
     assert before <= found["gpuSeconds"] < DAY_S
 
 
+@pytest.mark.slow
 def test_a_job_uses_no_device_while_the_machine_is_off(
     rankfold: Rankfold, specs: Specs, wall: WallClock, state: State
 ) -> None:

@@ -229,6 +229,7 @@ def take(root: Path, what: str, one: Path, other: Path) -> None:
             other.rename(one)
 
 
+@pytest.mark.usual("True")
 @pytest.mark.parametrize("blind", [False, True])
 @settings(max_examples=150, deadline=None)
 @given(rounds=st.lists(STEPS, min_size=1, max_size=4))

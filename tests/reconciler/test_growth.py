@@ -45,6 +45,7 @@ def lines(jobs: int) -> dict[str, int]:
     return most
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_plan_grows_with_the_fleet() -> None:
     few, many = lines(FEW), lines(MANY)
     assert few.keys() == many.keys() == {"start", "change", "loss"}

@@ -74,6 +74,7 @@ def others_change(rankfold: Rankfold) -> None:
     assert rankfold("run", "--world-size", "1", "--", "echo", "done") == "done\n"
 
 
+@pytest.mark.slow
 def test_a_proxy_that_stops_in_the_middle_of_a_detach_holds_up_its_job_alone(
     rankfold: Rankfold, specs: Specs, state: State
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_proxy_that_stops_in_the_middle_of_a_detach_holds_up_its_job_alone(
     assert told.index("DoesNotAnswer") < told.index("AnswersAgain")
 
 
+@pytest.mark.slow
 def test_a_job_is_over_only_when_the_device_that_hangs_has_let_go_of_it(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_job_is_over_only_when_the_device_that_hangs_has_let_go_of_it(
     assert rankfold.job("a")["message"] == "cancelled by hand"
 
 
+@pytest.mark.slow
 def test_a_job_whose_launcher_hangs_is_left_where_it_is_until_it_continues(
     rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -39,6 +39,7 @@ OF_A_SNAPSHOT = (
 USUALLY_SNAPSHOT = ("local_snapshot.written", "restore.launched")
 
 
+@pytest.mark.usual("barrier.partly", "start.partly")
 @pytest.mark.parametrize(
     "point",
     [
@@ -74,6 +75,7 @@ def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
     assert rankfold("logs", "gpt").count("is done") == 2
 
 
+@pytest.mark.usual("save.frozen")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "point",
@@ -121,6 +123,7 @@ def test_killed_while_a_job_is_saved_and_restored(
         assert counted == [str(n + 1) for n in range(len(counted))], "each line once, in order"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "point",

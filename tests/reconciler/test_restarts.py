@@ -127,6 +127,7 @@ def watching(rankfold: Rankfold, folder: Path) -> Iterator[Path]:
         assert process.wait(60) == 0, file.read_text()
 
 
+@pytest.mark.slow
 def test_a_crash_loop_is_reported_everywhere(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=1, ranks=1)
     with watching(rankfold, specs.folder) as printed:
@@ -149,6 +150,7 @@ def test_a_crash_loop_is_reported_everywhere(rankfold: Rankfold, specs: Specs) -
         rankfold.until(lambda: rankfold.status()["reconciler"]["message"] == "")
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_is_not_started_again_and_again(
     rankfold: Rankfold, specs: Specs
 ) -> None:

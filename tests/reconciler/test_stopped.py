@@ -80,6 +80,7 @@ def not_saved(rankfold: Rankfold) -> str:
     return next((c["message"] for c in conditions if c["reason"] == "SaveFailed"), "")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "point",
@@ -130,6 +131,7 @@ def stop_one(saves: Path) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_stopped_uploader_is_reported_and_named(rankfold: Rankfold, counting: Counting) -> None:
     counting.apply()
     pid = 0
@@ -149,6 +151,7 @@ def test_a_stopped_uploader_is_reported_and_named(rankfold: Rankfold, counting: 
     counting.finish()
 
 
+@pytest.mark.slow
 def test_an_uploader_that_stops_is_killed_and_another_continues(
     rankfold: Rankfold, counting: Counting
 ) -> None:

@@ -91,6 +91,7 @@ def watching(rankfold: Rankfold, specs: Specs, columns: int, lines: int) -> Iter
         terminal.end()
 
 
+@pytest.mark.usual("80-24")
 @pytest.mark.parametrize("columns, lines", [(80, 24), (110, 40)])
 def test_every_event_is_legible_once_and_the_picture_is_drawn_once(
     rankfold: Rankfold, specs: Specs, columns: int, lines: int

@@ -196,6 +196,7 @@ def test_the_repositorys_own_specs_run_from_git(
     assert str(workdir) in rankfold("logs", "gpt", "--rank", "0")
 
 
+@pytest.mark.usual("release-1")
 @pytest.mark.parametrize("named", ["current", "release-1"])
 def test_a_link_to_a_release_is_followed_to_the_next_one(
     rankfold: Rankfold, specs: Specs, named: str

@@ -90,6 +90,7 @@ def test_waiting_clients_are_answered_within_five_seconds() -> None:
 # ---- the reconciler ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stopped_reconciler_is_reported_and_every_command_fails(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_stopped_reconciler_is_reported_and_every_command_fails(
     assert (job["phase"], job["gpus"], job["generation"]) == ("Running", 1, 1)
 
 
+@pytest.mark.slow
 def test_a_command_fails_whose_reconciler_stops_while_it_waits(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_command_fails_whose_reconciler_stops_while_it_waits(
     assert f"the reconciler (process {pid}) is unresponsive: no answer for 3 s" in errors
 
 
+@pytest.mark.slow
 def test_run_waits_for_a_reconciler_that_stops_and_says_so(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_process_that_holds_the_lock_without_listening_is_named(
 # ---- others ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stopped_compiler_is_named(rankfold: Rankfold, state: State) -> None:
     layout = Layout(state.path)
     socket = layout.sockets / "compiler-abc.sock"
@@ -337,6 +341,7 @@ def test_after_everything_was_killed_nothing_is_said_to_run(
     assert rankfold.job("gpt")["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_a_stopped_launcher_is_named(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=1, ranks=1)
     rankfold("apply", "-f", str(specs.folder), "--wait")

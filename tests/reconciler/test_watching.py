@@ -72,6 +72,7 @@ class Watch:
 # ---- what may pass -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Specs) -> None:
     """Renamed, while the reconciler is killed, and put back with other contents."""
     specs.job(gpus=2)
@@ -99,6 +100,7 @@ def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Spec
     assert watching.errors.read_text().count("does not exist") == 1, "said once"
 
 
+@pytest.mark.slow
 def test_watch_outlives_a_partly_saved_file(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=2)
     file = specs.folder / "gpt.yaml"
@@ -113,6 +115,7 @@ def test_watch_outlives_a_partly_saved_file(rankfold: Rankfold, specs: Specs) ->
         rankfold.until(lambda: devices(rankfold) == 1)
 
 
+@pytest.mark.slow
 def test_watch_outlives_a_branch_that_is_gone(
     rankfold: Rankfold, specs: Specs, state: State
 ) -> None:
@@ -145,6 +148,7 @@ def small_disk(state: State) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.slow
 def test_watch_outlives_a_full_disk(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -59,6 +59,7 @@ def degraded(job: Trained) -> Any:
     return found.get("Degraded")
 
 
+@pytest.mark.slow
 def test_a_job_continues_with_the_devices_that_are_left(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes], bad: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_job_continues_with_the_devices_that_are_left(
     assert job.status["restarts"] == 1 and "DevicesBad" in rankfold("events", job.name)
 
 
+@pytest.mark.slow
 def test_a_job_returns_to_a_device_that_is_back(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes], bad: Path
 ) -> None:

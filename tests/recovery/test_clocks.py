@@ -44,6 +44,7 @@ def saved(job: Trained, clock: Clock, before: int | None, meanwhile: int | None)
     return out.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("often", [False, True], ids=["now and then", "all the time"])
 def test_a_clock_that_jumps_changes_nothing(
     often: bool, clock: Clock, job: Trained, undisturbed: dict[str, bytes]

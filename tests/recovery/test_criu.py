@@ -37,6 +37,7 @@ def saved_once(rankfold: Rankfold, job: Trained) -> None:
     job.reaches(len(job.lines()) + 5)
 
 
+@pytest.mark.slow
 def test_a_rank_over_which_criu_is_killed_is_lost_and_its_job_goes_back(
     rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_rank_over_which_criu_is_killed_is_lost_and_its_job_goes_back(
     assert [each["id"] for each in job.status["checkpoints"]][:1] == ["1-1"]
 
 
+@pytest.mark.slow
 def test_a_restore_in_which_criu_is_killed_is_tried_again(
     rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes]
 ) -> None:
@@ -78,6 +80,7 @@ def cgroups_of(job: Trained) -> set[str]:
     return names.intersection(inside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["criu", pytest.param("launcher", marks=pytest.mark.slow)])
 def test_a_job_that_loses_a_rank_during_its_local_snapshot_goes_back(
     victim: str,
@@ -104,6 +107,7 @@ def test_a_job_that_loses_a_rank_during_its_local_snapshot_goes_back(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [pytest.param("criu", marks=pytest.mark.slow), "launcher"])
 def test_the_way_back_from_a_local_snapshot_is_tried_again(
     victim: str,

@@ -50,6 +50,7 @@ def replaced(file: Path, data: bytes | bytearray) -> str:
 DAMAGE = [flip_a_bit, cut_a_pack, cut_the_manifest]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_request_for_it_is_refused_and_a_job_goes_back_to_the_one_before(
     damage: Callable[[Path], str],

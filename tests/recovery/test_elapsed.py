@@ -42,6 +42,7 @@ def killed(rankfold: Rankfold, specs: Specs) -> None:
     rankfold.until(lambda: rankfold.job(NAME)["restarts"] == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [on_the_node, in_the_store, killed])
 def test_time_between_events_does_not_count_a_rest(
     rest: Callable[[Rankfold, Specs], None], rankfold: Rankfold, specs: Specs

@@ -60,6 +60,7 @@ class Saved(Neighbour):
         assert f"back to checkpoint {self.ids()[-1]}" in self.rankfold("describe", NAME)
 
 
+@pytest.mark.slow
 def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) -> None:
     store = place / "store"
     job = Saved(store, rankfold, specs, "3s")
@@ -91,6 +92,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
     job.finish()
 
 
+@pytest.mark.slow
 def test_a_save_that_never_has_space_is_given_up_and_the_next_is_made(
     place: Path, rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -22,6 +22,7 @@ from .conftest import RANKS, Trained, watched
 CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
 
 
+@pytest.mark.slow
 def test_a_checkpoint_while_it_runs_changes_nothing(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -33,6 +34,7 @@ def test_a_checkpoint_while_it_runs_changes_nothing(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_checkpoint_of_a_stalled_job_reports_why(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -52,6 +54,7 @@ def test_a_wait_for_a_checkpoint_of_a_stalled_job_reports_why(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_all_who_wait_for_a_checkpoint_hear_of_one(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_job_rests_in_the_store_and_continues_elsewhere(
     assert job.status["restarts"] == 0
 
 
+@pytest.mark.slow
 def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -134,6 +138,7 @@ def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     assert job.status["restarts"] == 0 and not list(saves.iterdir())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_made_of_a_job_that_rests_and_it_is_not_woken(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -158,6 +163,7 @@ def test_a_checkpoint_is_made_of_a_job_that_rests_and_it_is_not_woken(
     assert job.status["restarts"] == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_stays_in_memory_is_saved_there(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -174,6 +180,7 @@ def test_a_job_that_stays_in_memory_is_saved_there(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rest_save_after", "options", "where"),
     [("0", (), "node"), (None, (), "node"), (None, ("--store",), "store")],
@@ -224,6 +231,7 @@ def flip_a_bit(file: Path) -> None:
         pages.write(bytes([byte ^ 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "said"), [(cut_off, "img has"), (flip_a_bit, "img has content other")]
 )
@@ -250,6 +258,7 @@ def test_a_damaged_local_snapshot_is_reported_and_the_last_checkpoint_taken(
     assert not list(saves.iterdir())
 
 
+@pytest.mark.slow
 def test_a_job_goes_back_to_the_checkpoint_that_is_named(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -269,6 +278,7 @@ def test_a_job_goes_back_to_the_checkpoint_that_is_named(
     assert job.status["restarts"] == 0 and "as requested" in rankfold("describe", job.name)
 
 
+@pytest.mark.slow
 def test_a_job_continues_in_another_state_directory_with_the_same_store(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -315,6 +325,7 @@ exit $status
 """
 
 
+@pytest.mark.slow
 def test_files_are_those_of_the_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -351,6 +362,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["", "restore.sent"], ids=["", "and-the-reconciler-dies"])
 def test_files_that_a_restore_cannot_set_back_are_named(
     point: str, rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
@@ -394,6 +406,7 @@ def test_files_that_a_restore_cannot_set_back_are_named(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_job_is_saved_by_its_file_and_continues_when_a_rank_is_killed(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:

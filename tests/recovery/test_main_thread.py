@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cuda
+import pytest
 
 from rankfold.reconciler.layout import Layout
 from support import privileges
@@ -23,6 +24,7 @@ def total() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_job_without_its_main_thread_is_saved_and_comes_back(
     rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -79,6 +79,7 @@ def another_checkpoint(job: Trained, folder: Path, changing: Callable[[Path], No
     return str(save.finish(first.manifest.about).id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rests", ["memory", "node"])
 def test_a_resting_job_is_kept_if_its_checkpoint_cannot_be_restored_here(
     rests: str, rankfold: Rankfold, job: Trained, tmp_path: Path, undisturbed: dict[str, bytes]

@@ -17,6 +17,7 @@ from support.command import Rankfold, Specs
 from .conftest import RANKS, Trained
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -31,6 +32,7 @@ def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
     assert told.startswith("the launcher of rank 1 was killed") and "back to checkpoint 1-1" in told
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -43,6 +45,7 @@ def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
     assert "back to checkpoint 1-1" in told
 
 
+@pytest.mark.slow
 def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_continues(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
@@ -82,6 +85,7 @@ echo rank $RANK ends
 """
 
 
+@pytest.mark.usual("1-0", "2-1")
 @pytest.mark.parametrize(("fails", "may"), [(3, None), (2, 1), (1, 0)])
 def test_a_rank_that_exits_with_another_status_than_0_begins_anew(
     fails: int, may: int | None, rankfold: Rankfold, job: Trained, specs: Specs

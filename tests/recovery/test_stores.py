@@ -106,6 +106,7 @@ def far(job: Trained, line: Line) -> Far:
     return Far(job, line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_store_that_hangs_during_an_upload(
     trouble: str, far: Far, undisturbed: dict[str, bytes]
@@ -128,6 +129,7 @@ def test_a_store_that_hangs_during_an_upload(
     assert far.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_store_that_is_slow_is_waited_for(far: Far, undisturbed: dict[str, bytes]) -> None:
     far.rankfold.environment["RANKFOLD_STUCK"] = "60"  # many requests, and then the first byte
     far.ticks()
@@ -141,6 +143,7 @@ def test_a_store_that_is_slow_is_waited_for(far: Far, undisturbed: dict[str, byt
     assert "killed" not in far.rankfold("events", far.job.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_store_that_hangs_when_its_checkpoint_is_needed(
     trouble: str, far: Far, undisturbed: dict[str, bytes]
@@ -159,6 +162,7 @@ def test_a_store_that_hangs_when_its_checkpoint_is_needed(
     assert job.status["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_a_watchdog_sees_nothing_of_a_store_that_hangs(
     far: Far, undisturbed: dict[str, bytes]
 ) -> None:
@@ -177,6 +181,7 @@ def test_a_watchdog_sees_nothing_of_a_store_that_hangs(
     assert job.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[str, bytes]) -> None:
     """A store that is new is refused by name, within a time. One that the fleet has already delays
     nothing."""
@@ -246,6 +251,7 @@ def test_a_store_that_cannot_be_written_is_refused_with_its_policy(
     assert [each for each in store.rglob("*") if each.is_file()] == [store / "store.json"]
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_leaves_no_upload_behind(far: Far, undisturbed: dict[str, bytes]) -> None:
     job, rankfold = far.job, far.rankfold
     far.ticks()

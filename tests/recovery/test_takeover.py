@@ -75,6 +75,7 @@ def two(job: Trained) -> Iterator[Two]:
     found.there.end()
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_ends_where_another_state_directory_has_taken_it_over(
     two: Two, undisturbed: dict[str, bytes]
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_job_that_runs_ends_where_another_state_directory_has_taken_it_over(
     assert two.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_nothing_begins_while_a_copy_lives_that_no_reconciler_ends(
     two: Two, undisturbed: dict[str, bytes]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from rankfold.reconciler.layout import Layout
 from support import privileges
 from support.command import Rankfold, Specs
@@ -17,6 +19,7 @@ def cannot_be_saved_message(rankfold: Rankfold, job: str) -> str:
     return "".join(c["message"] for c in told if c["reason"] == "CannotBeSaved")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_a_sandbox_is_named_in_a_condition(rankfold: Rankfold, specs: Specs) -> None:
     privileges.need_criu()
     waits = f"until [ -e {specs.stop_file} ]; do sleep 0.05; done"
@@ -31,6 +34,7 @@ def test_a_rank_that_is_a_sandbox_is_named_in_a_condition(rankfold: Rankfold, sp
     rankfold.until(lambda: rankfold.job("sandbox")["phase"] == "Succeeded")
 
 
+@pytest.mark.slow
 def test_an_io_uring_is_named_in_a_condition_before_any_save(
     rankfold: Rankfold, specs: Specs
 ) -> None:

@@ -50,6 +50,7 @@ def lacks_criu(folder: Path) -> Lack:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lacks_privileges, lacks_criu])
 def test_a_fleet_works_and_says_that_nothing_is_saved(
     make: Callable[[Path], Lack],

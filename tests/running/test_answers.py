@@ -7,6 +7,7 @@ tests/programs/answers.txt is what answers.cu printed on an H200 without rankfol
 from __future__ import annotations
 
 import cuda
+import pytest
 
 from support.fleet import Fleet, MiB
 from support.leaks import State
@@ -40,6 +41,7 @@ OTHERWISE = (
 )
 
 
+@pytest.mark.slow
 def test_odd_calls_get_the_answers_of_a_gpu(state: State) -> None:
     with Fleet(state, memory=256 * MiB) as fleet:
         job = fleet.start("answers", [str(cuda.build(cuda.PROGRAMS / "answers.cu"))], [0])

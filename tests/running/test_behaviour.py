@@ -90,6 +90,7 @@ def run_and_move(
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("legacy", marks=SLOW), "per-thread"])
 def test_the_default_stream_follows_the_compiler_s_option(kind: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / "default_streams.cu", args=["--default-stream", kind])
@@ -97,6 +98,7 @@ def test_the_default_stream_follows_the_compiler_s_option(kind: str, state: Stat
     assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
 
 
+@pytest.mark.usual("daemon-lines4")
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
@@ -122,6 +124,7 @@ def test_forbidden_calls_are_reported(name: str, lines: list[str], state: State)
         assert len(said) == len(lines) and all(map(str.count, said, lines)), said
 
 
+@pytest.mark.usual("first_launch", "managed")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_specified_folded_and_moved(name: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / f"{name}.cu")
@@ -144,6 +147,7 @@ def test_a_fault_is_said_once_and_where(state: State) -> None:
     assert found and len(found[0]) > 1000
 
 
+@pytest.mark.slow
 def test_kernels_that_the_program_compiles_itself(state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / "libraries.cu", args=["-ldl"])
     env = {"LD_LIBRARY_PATH": nvrtc(state.folder / "nvrtc")}

@@ -40,6 +40,7 @@ def run_with_cuts(fleet: Fleet, source: Path, arguments: list[str], placement: l
     job.detach(discard=True)
 
 
+@pytest.mark.usual("conv_mixed-arguments1-3", "train_gpt-arguments5-2")
 @pytest.mark.parametrize(
     ("source", "arguments", "ranks"),
     [
@@ -62,6 +63,7 @@ def test_equal_versions_are_equal_bytes(
 PARAMETERS = 430_592  # bytes; as many gradients, first and second moments
 
 
+@pytest.mark.slow
 def test_replicas_of_the_gpt_are_known_to_hold_the_same(
     state: State,
 ) -> None:

@@ -137,6 +137,7 @@ def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject
     return moments
 
 
+@pytest.mark.usual("train_gpt")
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.source.stem)
 def test_a_cut_at_any_moment(state: State, subject: Subject) -> None:
     program, ranks = build(subject.source), subject.ranks

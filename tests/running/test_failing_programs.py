@@ -54,6 +54,7 @@ def test_an_address_out_of_bounds_is_the_rank_s_own_error(state: State) -> None:
 DONE = [f"rank {rank} is done\n" for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [0, 1, 2]], ids=str)
 def test_ranks_that_abort_a_communicator_continue(state: State, placement: list[int]) -> None:
     """From a thread while the main one waits, with work behind it, in groups, while joining; also
@@ -73,6 +74,7 @@ def test_ranks_that_abort_a_communicator_continue(state: State, placement: list[
             assert finish(start(fleet, "abort", placement, how)) == DONE
 
 
+@pytest.mark.slow
 def test_a_watchdog_ends_what_the_main_thread_is_blocked_in(state: State) -> None:
     """In every call that may wait for the operation. Then a new communicator takes over."""
     with Fleet(state, 2) as fleet:

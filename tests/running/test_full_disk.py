@@ -35,6 +35,7 @@ def troubles(fleet: Fleet) -> list[str]:
     return [fleet.status(name)["trouble"] for name in fleet.names]
 
 
+@pytest.mark.slow
 def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_space(
     ballast: Path, state: State
 ) -> None:

@@ -58,6 +58,7 @@ def test_addresses_in_variables_and_calls_through_them(state: State) -> None:
     assert output(state, "pointers") == "0 wrong\n"
 
 
+@pytest.mark.slow
 def test_blocks_of_a_cooperative_launch_meet(state: State) -> None:
     supported, wrong, too_large, last, outside = output(state, "grid_sync").splitlines()
     assert (supported, wrong) == ("supported 1", "wrong 0 0 0 0")
@@ -71,6 +72,7 @@ def test_modules_linked_by_the_driver(state: State) -> None:
     assert errors == ["again: 400", "no file: 301", "no PTX: 200", "a library: 801", "nothing: 200"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["-arch=compute_75", "-arch=sm_75"])
 def test_device_code_linked_by_nvcc(state: State, code: str) -> None:
     """The program contains linked machine code, or none, and the PTX of its objects."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 from cuda import PROGRAMS, build
 
 from support.fleet import Fleet, MiB, until
@@ -14,6 +15,7 @@ from support.leaks import State
 MOMENTS_MS = (0, 1, 2, 4, 8, 16, 30, 50)  # from the detach on, which takes some 30
 
 
+@pytest.mark.slow
 def test_a_rank_that_begins_while_its_job_is_saved_continues_elsewhere(state: State) -> None:
     program = build(PROGRAMS / "latecomer.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
@@ -37,6 +39,7 @@ def test_a_rank_that_begins_while_its_job_is_saved_continues_elsewhere(state: St
             job.detach(discard=True)
 
 
+@pytest.mark.slow
 def test_a_rank_that_becomes_another_program_has_a_device_of_its_own(state: State) -> None:
     """Two would not find room on it: what the one before had is gone."""
     program = build(PROGRAMS / "again.cu")

@@ -126,6 +126,7 @@ def undisturbed_and_moved(fleet: Fleet, case: Case, factor: int) -> int:
     return moves
 
 
+@pytest.mark.usual("alone-2", "any_memory-3", "graphs-2", "mlp_sharded-3")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_same_bits_wherever_the_ranks_are(
     case: Case, state: State, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ def reports(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if line.startswith("rankfold: race: ")]
 
 
+@pytest.mark.usual("--possible-races-verdicts1")
 @pytest.mark.parametrize(
     ("asked", "verdicts"), [("--check-order", {"race"}), ("--possible-races", {"race", "may"})]
 )
@@ -62,6 +63,7 @@ def test_each_race_is_reported_and_nothing_else(
     rankfold.end()
 
 
+@pytest.mark.slow
 def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold) -> None:
     """ZeRO-1 as llm.c has it; the step's five launches and gatherings are one pair."""
     program = [str(cuda.build(cuda.PROGRAMS / "zero.cu")), "4"]
@@ -77,6 +79,7 @@ def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold)
     rankfold.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["--check-order", "--possible-races"])
 def test_a_training_without_races_reports_none(rankfold: Rankfold, asked: str) -> None:
     gpt = REPOSITORY / "examples/gpt"

@@ -34,6 +34,7 @@ def wait_until_full(job: RunningJob) -> None:
     until(nothing_moves, 60, "the sender waits")
 
 
+@pytest.mark.usual("folded")
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])
 def test_sends_wait_for_space_and_a_cut_is_reached_anyway(
     state: State, placement: list[int]

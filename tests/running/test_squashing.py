@@ -32,6 +32,7 @@ def run(
     return printed, squashed
 
 
+@pytest.mark.usual("gpt")
 @pytest.mark.parametrize(
     ("source", "arguments", "least"),
     [

@@ -13,6 +13,7 @@ from support.fleet import Fleet, MiB, until
 from support.leaks import State
 
 
+@pytest.mark.slow
 def test_a_suspended_job_leaves_the_device_to_others_and_outlives_the_proxies(
     state: State,
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_killed_proxy_fails_the_job_on_every_device(state: State) -> None:
         until(lambda: fleet.answers(fleet.names[1]), what="the device answers")
 
 
+@pytest.mark.usual("2")
 @pytest.mark.parametrize("ranks_on_one", [2, 3])
 def test_folded_ranks_that_together_exceed_the_device_swap_and_stay_within_it(
     state: State, ranks_on_one: int

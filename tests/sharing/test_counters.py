@@ -72,6 +72,7 @@ def squashed_something(sharing: Any) -> Any:
     return sharing if squashed else None
 
 
+@pytest.mark.slow
 def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     process = begin(rankfold, ranks=2, steps=1000, share="0")
     counted = dict.fromkeys(["chunksShared", *REPORTED.values()], 0)
@@ -88,6 +89,7 @@ def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     assert "sharing:      nothing" in rankfold("describe", "job").splitlines()
 
 
+@pytest.mark.slow
 def test_a_rank_takes_its_counters_along(state: State) -> None:
     """Those of the devices stay."""
     with Fleet(state, 2, memory=64 * MiB) as fleet:

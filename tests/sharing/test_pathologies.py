@@ -238,6 +238,7 @@ def marks(kind: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] * (kind not in FAST)
 
 
+@pytest.mark.usual("adjacent")
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in ALIKE])
 @pytest.mark.timeout(600)
 def test_same_bits_wherever_the_ranks_are(kind: str, state: State, tmp_path: Path) -> None:
@@ -262,6 +263,7 @@ def opaque(kinds: tuple[str, ...]) -> list[Any]:
     return [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in kinds)) for kind in ALIKE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("kind", opaque(OPAQUE_FAST))
 def test_opaque_code_gives_the_same_bits_or_raises_an_alarm(

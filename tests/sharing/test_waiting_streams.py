@@ -27,6 +27,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usual("host-2")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("how", CASES)
 def test_a_kernel_that_waits_for_another_stream_continues(
@@ -41,6 +42,7 @@ def test_a_kernel_that_waits_for_another_stream_continues(
         assert ended(fleet.start("more", command, [0, 0, 0, 0])) == 2 * expected
 
 
+@pytest.mark.usual("kernel-0")
 @pytest.mark.parametrize(
     ("how", "share"),
     [

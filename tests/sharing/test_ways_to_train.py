@@ -79,6 +79,7 @@ def printed(case: Case, fleet: Fleet, name: str) -> list[str]:
     return [job.output(rank) for rank in range(ranks)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)],
@@ -94,6 +95,7 @@ def test_same_bits_wherever_the_ranks_are(case: Case, state: State) -> None:
     assert all(text.count("parameters") == 8 for text in expected)
 
 
+@pytest.mark.slow
 def test_only_replicas_have_the_same_parameters(state: State) -> None:
     """Checks that three_ways.cu trains in three ways."""
     with Fleet(state, THREE_WAYS) as fleet:

@@ -284,6 +284,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.usual("bf16", "f32", "f64")
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

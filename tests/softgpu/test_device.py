@@ -216,6 +216,7 @@ COUNT = 1_000_000
 ENOUGH_S = 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_work_is_done_once_however_it_comes(workers: int, tmp_path: Path) -> None:
     """Submitted at the moment when the worker has nothing more to do, or just before or after."""

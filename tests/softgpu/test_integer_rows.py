@@ -281,6 +281,7 @@ FAMILIES: dict[str, list[Row]] = {
 }
 
 
+@pytest.mark.usual("24 bits", "carry", "parts", "s16", "s32", "s64", "u16", "u32", "u64")
 @pytest.mark.parametrize("family", FAMILIES)
 @EXAMPLES
 @given(bits=operands())

@@ -344,6 +344,7 @@ FAMILIES: dict[str, list[Row]] = {
 }
 
 
+@pytest.mark.usual("combined", "conversions", "f64", "integers", "moves")
 @pytest.mark.parametrize("family", FAMILIES)
 @EXAMPLES
 @given(bits=operands())

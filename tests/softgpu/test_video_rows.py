@@ -255,6 +255,7 @@ FAMILIES: dict[str, list[Row]] = {
 }
 
 
+@pytest.mark.usual("bytes", "half-words")
 @pytest.mark.parametrize("family", FAMILIES)
 @EXAMPLES
 @given(bits=operands())

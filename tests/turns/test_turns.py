@@ -41,6 +41,7 @@ CHECKED = Program(
 FEW = [Move("post", 0), Move("turn"), Move("post", 0), Move("post", 1), Move("turn", count=12)]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, derandomize=True, **COMMON)
 @given(program=twisted(16), schedule=schedules(60), setting=driver.settings)
 @example(CHECKED, FEW, Setting())
