@@ -24,7 +24,7 @@ from rankfold.reconciler.model.values import CAPABILITIES, Json, most_devices, t
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.lines import say
 from rankfold.reconciler.report.logs import Follower
-from rankfold.reconciler.source import spec
+from rankfold.reconciler.source import field_rules
 from rankfold.reconciler.source.yamldoc import unusable
 from rankfold.reconciler.wording import count
 
@@ -110,17 +110,17 @@ def run(
         raise click.UsageError(f"--gpus {reason}")
     need_utf8("the argument", command)
     need_utf8("the working directory", [os.getcwd()])
-    for problem in spec.command_faults(list(command)):
+    for problem in field_rules.command_faults(list(command)):
         raise click.UsageError(problem)
-    size = spec.device_memory(memory)
+    size = field_rules.device_memory(memory)
     if size is None:
-        raise click.UsageError(f"--memory {memory} is not {spec.DEVICE_MEMORY_WORDS}")
-    if capability and not spec.is_capability(capability):
+        raise click.UsageError(f"--memory {memory} is not {field_rules.DEVICE_MEMORY_WORDS}")
+    if capability and not field_rules.is_capability(capability):
         raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
-    if name is not None and spec.bad_name(name):
-        raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
+    if name is not None and (problem := field_rules.bad_name(name)):
+        raise click.UsageError(f"--name {name}: {problem}")
     snap = snapshot.snapshot(state)
     job = Job(
         name or unused_name(snap, command[0]),

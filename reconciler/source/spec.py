@@ -3,13 +3,12 @@
 `load_dir`, and `load_found` for a git commit, return objects and faults. A set of files with a
 fault is refused as a whole, so that part of a commit never runs. Each fault has file, line, field,
 and what would be correct. The schemas are in ``schemas/``; this module checks what a schema cannot
-express (sizes, names across files, commands that start ranks).
+express across fields and files; field_rules.py has what concerns one field.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,6 @@ from typing import Any
 import msgspec
 
 from rankfold import legible
-from rankfold.messages import chunk_bytes
 from rankfold.plural import count
 from rankfold.reconciler.model.desired import (
     GROWTH_DELAY_S,
@@ -36,6 +34,12 @@ from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import CAPABILITIES, most_devices, too_many_devices
 from rankfold.reconciler.source import trees, yamldoc
+from rankfold.reconciler.source.field_rules import (
+    DEVICE_MEMORY_WORDS,
+    command_faults,
+    device_memory,
+    env_faults,
+)
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.schemas import (
@@ -43,31 +47,14 @@ from rankfold.reconciler.source.schemas import (
     load_schema,
     not_built,
     schema_faults,
-    validator,
 )
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
-DEVICE_MEMORY_MIN = 4 << 20
-DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
-DEVICE_MEMORY_WORDS = "a size such as 512MiB or 1GiB, from 4MiB to 512GiB"
 FLEET_DEVICES_MAX = 1 << 16
 WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
 FAULTS_MAX = 100  # most faults reported of a file
-OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-}
 
 
 def shown(path: yamldoc.Path) -> str:
@@ -534,93 +521,3 @@ def not_kept(made: Job | Pool) -> str:
     except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError) as error:
         return f"cannot be kept: {error}"
     return "" if kept == made else "cannot be kept as it is written"
-
-
-# ---- single fields ---------------------------------------------------------------------------
-
-
-def parse_size(text: str | int) -> int | None:
-    """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is not a size."""
-    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]{0,3})\s*", str(text))
-    if isinstance(text, bool) or not match or match[2] not in _UNITS:
-        return None
-    return (
-        int(float(match[1]) * _UNITS[match[2]])
-        if "." in match[1]
-        else int(match[1]) * _UNITS[match[2]]
-    )
-
-
-def device_memory(text: str | int) -> int | None:
-    """Bytes of a device's memory, in whole chunks, as written; None if it is not a size that a
-    device can have."""
-    size = parse_size(text)
-    if size is None or not DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX:
-        return None
-    return size - size % chunk_bytes()
-
-
-_STARTERS = (
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "orterun",
-    "srun",
-    "horovodrun",
-    "colossalai",
-)
-_STARTER_MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.distributed.elastic",
-    "accelerate.commands.launch",
-    "accelerate",
-    "deepspeed.launcher.runner",
-    "deepspeed",
-)
-_PREFIXES = ("env", "nice", "nohup", "time", "stdbuf", "taskset", "setsid", "exec")
-
-
-def command_faults(command: list[str]) -> list[str]:
-    """Faults of a command that starts ranks itself: rankfold starts one process per rank."""
-    if not command[0].strip():
-        return ["must begin with a program"]
-    words = list(command)
-    while words and (
-        Path(words[0]).name in _PREFIXES or (words is not command and "=" in words[0])
-    ):
-        words = words[1:]
-    program = Path(words[0]).name if words else ""
-    python = re.fullmatch(r"python[0-9.]*", program) is not None
-    module = words[words.index("-m") + 1] if python and "-m" in words[:-1] else ""
-    starter = program if program in _STARTERS else module if module in _STARTER_MODULES else ""
-    if not starter:
-        return []
-    script = next((i for i, word in enumerate(words[1:], 1) if word.endswith(".py")), None)
-    if script is not None:
-        give = json.dumps(["python", *words[script:]])
-    else:
-        give = "the program itself with its arguments"
-    return [f"{starter} starts ranks of its own; rankfold starts them: give {give}, and worldSize"]
-
-
-def bad_name(name: str) -> str:
-    """Why this cannot be an object's name; empty if it can."""
-    rule = load_schema("Job")["properties"]["metadata"]["properties"]["name"]
-    return "" if validator(rule).is_valid(name) else str(rule["description"])
-
-
-def is_capability(capability: str) -> bool:
-    """Whether this can be a device's compute capability."""
-    devices = load_schema("Pool")["properties"]["spec"]["properties"]["devices"]
-    rule = devices["items"]["properties"]["computeCapability"]
-    return bool(validator(rule).is_valid(capability))
-
-
-def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for name in env:
-        if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):
-            yield name, "is set by rankfold for each rank; leave it out"

@@ -18,7 +18,7 @@ from rankfold import paths
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import Checkpoint, Record
-from rankfold.reconciler.source import spec, yamldoc
+from rankfold.reconciler.source import field_rules, spec, yamldoc
 from rankfold.reconciler.source.revision import save_faults, store_faults
 
 JOB = """\
@@ -106,12 +106,12 @@ def test_a_repository_without_a_work_tree_needs_an_absolute_workdir() -> None:
     ],
 )
 def test_sizes(text: str | int, size: int | None) -> None:
-    assert spec.parse_size(text) == size
+    assert field_rules.parse_size(text) == size
 
 
 def test_a_device_has_whole_chunks_of_memory() -> None:
     sizes = {"5MiB": 4 << 20, "4MiB": 4 << 20, "3MiB": None, "512GiB": 512 << 30, "513GiB": None}
-    assert {text: spec.device_memory(text) for text in sizes} == sizes
+    assert {text: field_rules.device_memory(text) for text in sizes} == sizes
 
 
 # ---- what is wrong: change one line of the job, and expect this --------------------------------

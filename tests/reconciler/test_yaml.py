@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rankfold import paths
 from rankfold.reconciler.model.desired import Job, Pool
-from rankfold.reconciler.source import spec, yamldoc
+from rankfold.reconciler.source import field_rules, spec, yamldoc
 
 pytestmark = pytest.mark.unit
 
@@ -302,7 +302,7 @@ def test_texts_that_no_program_or_clock_takes(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("memory", ["9" * 400 + "GiB", "1" * 400 + ".5GiB", "١GiB", "1e30"])
 def test_sizes_that_are_none(memory: str) -> None:
-    assert spec.parse_size(memory) is None
+    assert field_rules.parse_size(memory) is None
     (found,) = faults(POOL.replace("count: 4", f"count: 4, memory: '{memory}'"))
     assert "spec.devices[0].memory: must be a size such as" in found
 
