@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from rankfold.policy.decide import decide
 from rankfold.policy.vocabulary import Decision, Fleet, Group, Job, Rules
@@ -31,6 +31,12 @@ class World:
             first += size
         self.jobs: dict[str, Job] = {}
         self.now = 0.0
+
+    def __repr__(self) -> str:
+        """One line for the rules, and one for each job, with its fields that are not defaults."""
+        sizes = [len(each) for each in self.members]
+        world = f"World{tuple(sizes)} {self.rules} {self.host_memory=} {self.now=}"
+        return "\n".join([world, *(f"  {_shown(each)}" for each in self.jobs.values())])
 
     def add(self, *jobs: Job) -> None:
         self.jobs |= {each.name: each for each in jobs}
@@ -80,3 +86,9 @@ class World:
             if not self.turn():
                 return
         raise AssertionError("no fixed point")
+
+
+def _shown(job: Job) -> str:
+    fields = zip(job.__struct_fields__, astuple(job), strict=True)
+    unset = replace(Job(job.name, 1, 1, 0.0), name="", world_size=0, devices=0)
+    return " ".join(f"{name}={value!r}" for name, value in fields if value != getattr(unset, name))
