@@ -187,7 +187,8 @@ class Lending:
             if number > 0:
                 left = largest(sizes_of(lender.job), len(lender.kept) - min(given, number))
                 kept.append((lender, left))
-                number -= len(lender.kept) - left
+                # It gives up devices of these groups first; the borrower cannot use its others.
+                number -= min(len(lender.kept) - left, self._in(lender, groups))
         return kept
 
     def _in_order(self, groups: Sequence[int]) -> Iterator[Lender]:

@@ -60,6 +60,12 @@ TABLE: Table = {
         f"{TIERS}::test_no_job_is_suspended_for_one_that_still_does_not_fit": {
             "suspended-for-nothing": ("        if missing > 0:\n            return None\n", ""),
         },
+        f"{TIERS}::test_devices_that_the_borrower_cannot_use_do_not_count": {
+            "devices-of-other-groups-counted": (
+                "number -= min(len(lender.kept) - left, self._in(lender, groups))",
+                "number -= len(lender.kept) - left",
+            ),
+        },
         f"{TIERS}::test_one_job_is_suspended_if_it_is_enough": {
             "suspended-although-others-are-enough": ("if each[1] <= -missing:", "if False:"),
         },

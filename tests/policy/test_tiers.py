@@ -142,6 +142,18 @@ def test_one_job_is_suspended_if_it_is_enough() -> None:
     assert world.own == {"wide": 0, "last": 1, "s": 3}
 
 
+def test_devices_that_the_borrower_cannot_use_do_not_count() -> None:
+    """`wide`, the first to go, gives up one device that `new` can use, and one that it cannot."""
+    world = World(2, 1)
+    world.add(of("basic", "b", 1), of("basic", "wide", 2, groups=(0, 1), created=1.0))
+    world.settle()
+    assert world.own == {"b": 1, "wide": 2}
+    world.add(of("standard", "new", 2, created=2.0))
+    assert {each.job for each in world.decide()["new"].disturbs} == {"b", "wide"}
+    world.settle()
+    assert world.own == {"b": 0, "wide": 0, "new": 2}
+
+
 def test_the_minimum_run_time_holds_for_the_own_tier_only() -> None:
     world = World(2)
     world.add(
