@@ -14,7 +14,7 @@ void broken_captures(void)
 	BREAK("a capture that ends was counted", forget_capture(&capture));
 	/* A captured stream refers to nodes of the graph: none may be removed. */
 	MUST(!graph_append(g, node_new(NODE_EMPTY), &none));
-	MUST(!start(RF_HANDLE_FIRST, g, &g->nodes[0]->needs, CAPTURE_RELAXED, false));
+	MUST(!start_capture(RF_HANDLE_FIRST, g, &g->nodes[0]->needs, CAPTURE_RELAXED, false));
 	MUST(cuGraphDestroyNode(g->nodes[0]) == CAPTURE_UNSUPPORTED && g->count == 1);
 	MUST(cuGraphDestroy(g) == CAPTURE_UNSUPPORTED);
 	stream_ends(RF_HANDLE_FIRST);

@@ -21,6 +21,7 @@ void broken_heaps(void)
 	      heap_free(&h, at.addr, 1, true));
 	BREAK("no more memory is given out than the device has", h.live_chunks = 1 << 30;
 	      heap_alloc(&h, &r, &again));
-	BREAK("memory that is given out is free", carve(&h, at.addr, 4096, &r, &again.after));
+	BREAK("memory that is given out is free",
+	      carve_extent(&h, at.addr, 4096, &r, &again.after));
 	heap_destroy(&h);
 }

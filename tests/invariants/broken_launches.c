@@ -12,7 +12,7 @@ static const struct version ID = {3, 4};
 static struct watched *watched(struct launches *l)
 {
 	launches_done(l, ID, 1, 0, false);
-	return find(l, ID);
+	return find_launch(l, ID);
 }
 
 void broken_launches(struct launches *l, void (*check)(void))
@@ -29,8 +29,8 @@ void broken_launches(struct launches *l, void (*check)(void))
 	BREAK("ranges are in order and do not touch", watched(l)->strays = apart);
 	BREAK("a launch is trusted from an occurrence on that was seen", watched(l)->base = 9);
 	BREAK("a rank has one entry for what it saw of a launch", watched(l)->seen->rank = 1;
-	      launches_done(l, ID, 1, 1, false); find(l, ID)->seen[1].rank = 1;
-	      find(l, ID)->seen[0].rank = RANKS_MAX);
+	      launches_done(l, ID, 1, 1, false); find_launch(l, ID)->seen[1].rank = 1;
+	      find_launch(l, ID)->seen[0].rank = RANKS_MAX);
 	BREAK("a launch is found by its identity", watched(l)->id.a++);
 	BREAK("watched launches", watched(l); l->count++);
 	BREAK("launches that are alike", watched(l); l->alike++);
