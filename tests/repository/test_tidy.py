@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,7 @@ def sources(*suffixes: str) -> list[str]:
     ]
 
 
+@cache
 def read(name: str) -> str:
     return (REPOSITORY / name).read_text()
 
@@ -87,9 +90,13 @@ def test_no_line_ends_in_blanks() -> None:
 
 
 def python_functions(text: str) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(text)):
+    pending: list[Any] = [ast.parse(text)]  # statements only, which are few: no expressions
+    while pending:
+        node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            pending += getattr(node, block, ())
 
 
 def c_functions(text: str) -> Iterator[tuple[str, int]]:
