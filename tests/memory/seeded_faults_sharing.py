@@ -50,7 +50,7 @@ TABLE: Table = {
             ),
             "shared-on-its-way-out": ("!page->leaving && ", ""),
             "shared-again-before-it-is-written": ("!page->write_pending &&", ""),
-            "open-in-two": ("error = crosscheck_others(m, (uint32_t)from + i);", ";"),
+            "open-in-two": ("error = protect_where_open(m, (uint32_t)from + i);", ";"),
             "closed-while-it-moves": (
                 "return !m->inflight && !memory_moving(m);",
                 "return !m->inflight;",

@@ -2,21 +2,21 @@
  * from the lowest layer to the highest; a file calls only files listed above it
  * (tests/proxy/test_floors.py):
  *
- *   tree.c          the one summation tree
- *   base.c          failure, memory, messages to other devices
- *   shape.c         how much data an operation moves, and in which pieces
- *   steps.c         the steps of pieces, one asynchronous io call each
- *   op.c            operations, and whether all ranks call the same one
- *   early_sum.c         early sums: sums of some local members' inputs, before the others call
- *   piece.c         executes pieces: reads, fetches, combines, writes, informs the other devices
- *   sends.c         sends and receives, in parts
- *   communicator.c  communicators: found, made, destroyed
- *   abort.c         a member leaves a communicator during operations; what is unfinished
- *   connect.c       how communicators are created
- *   saved.c         a rank's communicators as bytes
- *   collective.c    calls by ranks: checked, and started in their order
- *   valid.c         checks that counts and links agree
- *   engine.c        dispatches messages, handles the loop's calls and completions
+ *   tree.c         the one summation tree
+ *   base.c         failure, memory, messages to other devices
+ *   shape.c        how much data an operation moves, and in which pieces
+ *   steps.c        the steps of pieces, one asynchronous io call each
+ *   op.c           operations, and whether all ranks call the same one
+ *   early_sum.c    early sums: sums of some local members' inputs, before the others call
+ *   piece.c        executes pieces: reads, fetches, combines, writes, informs the other devices
+ *   sends.c        sends and receives, in parts
+ *   communicator.c communicators: found, made, destroyed
+ *   abort.c        a member leaves a communicator during operations; what is unfinished
+ *   connect.c      how communicators are created
+ *   saved.c        a rank's communicators as bytes
+ *   collective.c   calls by ranks: checked, and started in their order
+ *   valid.c        checks that counts and links agree
+ *   engine.c       dispatches messages, handles the loop's calls and completions
  *
  * All of them run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
  * failed) may call back into the engine. They are called only from engine_pump or, for a refusal,

@@ -3,20 +3,20 @@
  * slice.h, overhead.h, python_request.h, intake.h; parts of a rank: ../rank/rank.h). The
  * files:
  *
- *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
- *   api.c       functions of proxy.h, each run in the loop; status.c: those that report state
- *   mailbox.c   calls into the loop, events out of it
- *   python_request.c       requests to Python and their replies
- *   rank.c      attaches and detaches a rank
- *   dispatch.c  takes records from the ring and finds the handler of each
- *   handle_….c  one handler per opcode: checks a record, then acts or queues
- *   slice.c     which rank may run kernels now (matrix products count as kernels)
- *   overhead.c      overhead: what it costs a job that its ranks share the device
- *   races.c     reports unordered accesses of a rank as events
- *   alarm.c     alarms of the cross-check, after which the job shares nothing more
- *   job_io.c    serves the collective engine: memory, sums, peers, ranks
- *   job.c       a job epoch: connects barrier, collectives and peers
- *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
+ *   loop.c            one turn: calls from Python, peers, device, rings, streams; sleep
+ *   api.c             functions of proxy.h, each run in the loop; status.c: those that report state
+ *   mailbox.c         calls into the loop, events out of it
+ *   python_request.c  requests to Python and their replies
+ *   rank.c            attaches and detaches a rank
+ *   dispatch.c        takes records from the ring and finds the handler of each
+ *   handle_….c        one handler per opcode: checks a record, then acts or queues
+ *   slice.c           which rank may run kernels now (matrix products count as kernels)
+ *   overhead.c        overhead: what it costs a job that its ranks share the device
+ *   races.c           reports unordered accesses of a rank as events
+ *   alarm.c           alarms of the cross-check, after which the job shares nothing more
+ *   job_io.c          serves the collective engine: memory, sums, peers, ranks
+ *   job.c             a job epoch: connects barrier, collectives and peers
+ *   state.c           a rank's state to and from its image; saved.c: one row per kind of record
  *
  * Streams and their items: ../queue/.
  */

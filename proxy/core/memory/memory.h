@@ -1,20 +1,20 @@
 /* memory.h: the memory of a device and of the ranks on it. Its files, from the lowest layer to the
  * highest; a file calls only files listed above it (tests/proxy/test_floors.py):
  *
- *   chunk.c     physical chunks: reference counts and totals
- *   image_hold.c      image holds: copies a page aside before it changes under a launcher's copy
- *   image.c     a rank's image (the launcher's file), and host copies shared by several ranks
- *   buffers.c   a rank's buffers and the pages they touch: alloc, free, resolving a range
- *   content.c   versions: what a rank's memory holds
- *   copies.c    whether the host already has a page's content, for this rank or another
- *   sharing.c   chunks that several ranks refer to, and what a rank may write
- *   map_result.c     reuse: maps another rank's result instead of computing it again
- *   invalidate.c    invalidates content that nothing will read
- *   swap.c     pages that are moving between device and image
- *   request.c   requests for a rank's memory, their order, and which ranks release chunks
- *   lifecycle.c   opens and closes the memory of a device and of a rank
- *   transfer.c  the transfers of collectives, which reach any rank's memory (transfer.h)
- *   valid.c     checks that counters and lists agree
+ *   chunk.c      physical chunks: reference counts and totals
+ *   image_hold.c image holds: copies a page aside before it changes under a launcher's copy
+ *   image.c      a rank's image (the launcher's file), and host copies shared by several ranks
+ *   buffers.c    a rank's buffers and the pages they touch: alloc, free, resolving a range
+ *   content.c    versions: what a rank's memory holds
+ *   copies.c     whether the host already has a page's content, for this rank or another
+ *   sharing.c    chunks that several ranks refer to, and what a rank may write
+ *   map_result.c reuse: maps another rank's result instead of computing it again
+ *   invalidate.c invalidates content that nothing will read
+ *   swap.c       pages that are moving between device and image
+ *   request.c    requests for a rank's memory, their order, and which ranks release chunks
+ *   lifecycle.c  opens and closes the memory of a device and of a rank
+ *   transfer.c   the transfers of collectives, which reach any rank's memory (transfer.h)
+ *   valid.c      checks that counters and lists agree
  *
  * This module uses the device's table (hal.h) and is independent of ranks, jobs, streams and
  * channels, which call it. Fields are private to this module unless marked otherwise.
@@ -485,8 +485,8 @@ uint64_t memory_shared(const struct rank_memory *, bool once);
 int memory_open_shared(struct rank_memory *, uint64_t addr, uint64_t bytes);
 /* True if memory_open_shared would succeed now, as far as ranks and their works decide it. */
 bool memory_may_open(const struct rank_memory *, uint64_t addr, uint64_t bytes);
-/* Guards opened pages again, at most `most` runs of neighbouring pages, if no work of the rank is
- * submitted and none of its pages move. False: a page is still open. */
+/* Write-protects opened pages again, at most `most` runs of neighbouring pages, if no work of the
+ * rank is submitted and none of its pages move. False: a page is still open. */
 bool memory_close_shared(struct rank_memory *, uint32_t most);
 
 /* For a work that may write outside its ranges and that runs while no other work of the rank is

@@ -95,8 +95,8 @@ static bool opened_by(const struct rank_memory *o, const struct rank_memory *m, 
 	return o != m && o->pages[page].open && o->pages[page].chunk == m->pages[page].chunk;
 }
 
-/* Guards a page again that another rank has opened, if that is possible now. */
-static int crosscheck_others(const struct rank_memory *m, uint32_t page)
+/* Write-protects a page again in the other ranks that have it open, if that is possible now. */
+static int protect_where_open(const struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	int error = CU_OK;
@@ -159,7 +159,7 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 			continue;
 		error = has_no_work_in_flight(m) || writes_only_declared(m) ? CU_OK : CU_NOT_READY;
 		for (uint32_t i = 0; i < count && !error; i++)
-			error = crosscheck_others(m, (uint32_t)from + i);
+			error = protect_where_open(m, (uint32_t)from + i);
 		if (!error)
 			error = pages_open(m, (uint32_t)from, count, page_shared(&m->pages[from]));
 		m->device->opened_early += !error && m->inflight ? count : 0;

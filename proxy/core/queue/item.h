@@ -3,25 +3,25 @@
  * The files of this folder, from the lowest to the highest layer: a file calls those above it in
  * this list and no others (tests/proxy/test_floors.py).
  *
- *   execution.c   when something that runs has completed
- *   item.c        what all kinds of items have in common
- *   accesses.c    what is issued, for the check of its order
- *   stream.c      a rank's streams, and the items in each, in their order
- *   event.c       events, their records, and what waits for them
- *   fence.c       completes when all streams have completed everything older; frees
- *   opaque_launch.c      kernels whose reads and writes nothing describes
- *   effects.c     footprints of items, and the content that they leave
- *   copy.c        copies and fills
- *   launch.c      kernels and matrix products
- *   host.c        host functions
- *   collective.c  one group's operations on one communicator
- *   kinds.c       the table of kinds
- *   ready.c       which items may be next
- *   reuse.c       work that need not run because its result is on the device
- *   squash.c      writes to memory that ranks share: run once for all, or alone
- *   pump.c        submits and completes items
- *   group.c       issues an outermost NCCL group at once, or not yet
- *   valid.c       checks that counters and lists agree
+ *   execution.c      when something that runs has completed
+ *   item.c           what all kinds of items have in common
+ *   accesses.c       what is issued, for the check of its order
+ *   stream.c         a rank's streams, and the items in each, in their order
+ *   event.c          events, their records, and what waits for them
+ *   fence.c          completes when all streams have completed everything older; frees
+ *   opaque_launch.c  kernels whose reads and writes nothing describes
+ *   effects.c        footprints of items, and the content that they leave
+ *   copy.c           copies and fills
+ *   launch.c         kernels and matrix products
+ *   host.c           host functions
+ *   collective.c     one group's operations on one communicator
+ *   kinds.c          the table of kinds
+ *   ready.c          which items may be next
+ *   reuse.c          work that need not run because its result is on the device
+ *   squash.c         writes to memory that ranks share: run once for all, or alone
+ *   pump.c           submits and completes items
+ *   group.c          issues an outermost NCCL group at once, or not yet
+ *   valid.c          checks that counters and lists agree
  */
 #ifndef RANKFOLD_QUEUE_ITEM_H
 #define RANKFOLD_QUEUE_ITEM_H
