@@ -138,7 +138,7 @@ class Native:
                 "quantum_ns": quantum_ns,
                 "index": index,
                 "share": share,
-                "apart": not squash,
+                "no_squash": not squash,
                 "validate": validate,
                 "opaque": opaque,
                 "no_prefetch": not prepare,

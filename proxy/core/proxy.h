@@ -23,7 +23,7 @@ struct proxy_config {
 	double speed;
 	uint64_t quantum_ns;  /* time a rank may keep the device while others wait; 0: 30 s */
 	uint32_t share;       /* 1: ranks of a job share memory with equal content */
-	uint32_t apart;       /* 1: each rank runs all of its work itself; nothing is squashed */
+	uint32_t no_squash;   /* 1: each rank runs all of its work itself; nothing is squashed */
 	uint32_t no_prefetch; /* 1: no rank's memory is prefetched */
 	int moves_fd;         /* receives a line for each page swapped in or out; 0: none */
 	/* The cross-check compares contents with equal versions at every so many collectives of a

@@ -163,7 +163,7 @@ class Rank:
 
     def wants(self, purpose: int, stay: bool, first: int, count: int) -> bool:
         wanted = self.world.ffi.new("struct memory_request *")
-        wanted.purpose, wanted.stay, wanted.over = purpose, stay, self.callback
+        wanted.purpose, wanted.stay, wanted.on_end = purpose, stay, self.callback
         if purpose == COPY:
             wanted.addr, wanted.bytes = addr_of(first), count * CELL
         had, told = self.memory.request.state, len(self.told)

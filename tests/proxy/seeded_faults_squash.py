@@ -56,7 +56,7 @@ TABLE: Table = {
             ),
             "who-shares-a-part-takes-part": ("if (!exactly)", "if (0)"),
             "squashed-though-that-is-off": (
-                " && !r->device->apart && !r->memory",
+                " && !r->device->no_squash && !r->memory",
                 " && !r->memory",
             ),
             "open-for-what-comes-next": (
@@ -108,7 +108,7 @@ TABLE: Table = {
                 "row->there(r, i)",
             ),
             "trusted-where-nothing-is-shared": ("r->device->memory.shares && !", "!"),
-            "trusted-where-nothing-is-squashed": ("!r->device->apart && ", ""),
+            "trusted-where-nothing-is-squashed": ("!r->device->no_squash && ", ""),
             "trusted-alone": (" &&\n\t       r->world->attached > 1;", ";"),
             "not-there-while-a-host-function-runs": (" && r->memory.inflight; n++)", "; n++)"),
             "taken-however-long-that-takes": (" && !r->queue->squashing.concurrent)", ")"),

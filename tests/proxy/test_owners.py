@@ -44,7 +44,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "barrier",
         "collective",
     ),
-    r"(last|mark|m)->(over|loud|time_ns)|e->last": ("queue/event.c",),
+    r"(last|mark|m)->(complete|loud|time_ns)|e->last": ("queue/event.c",),
     r"memory\.[\w.\[\]>-]+": (),  # by verbs of memory/, which sees no rank
     r"->(alone|missing|inflight|dying|live_count|in_image|freed|move_count)": ("memory",),
     r"->(saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|"

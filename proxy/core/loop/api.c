@@ -76,7 +76,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text = text,
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
-	p->device.apart = c->apart;
+	p->device.no_squash = c->no_squash;
 	p->no_prefetch = c->no_prefetch;
 	memory_log_moves(&p->device.memory, c->moves_fd);
 	p->device.validate = c->validate;

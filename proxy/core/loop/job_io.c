@@ -31,7 +31,7 @@ static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uin
 		return NULL;
 	}
 	t->kind = kind;
-	t->over = io_done;
+	t->on_end = io_done;
 	t->arg = j;
 	t->token = token;
 	return t;

@@ -166,7 +166,7 @@ static void bring_to_active(struct proxy *p, struct rank *r)
 {
 	memory_alone(&r->memory, r->job->world.attached == 1);
 	if (memory_request(&r->memory, &(struct memory_request){.purpose = PURPOSE_ACTIVATE,
-								.over = activation_ended,
+								.on_end = activation_ended,
 								.arg = r}))
 		p->slice.target = r;
 }

@@ -174,7 +174,8 @@ struct memory_request {
 	bool stay;            /* SAVE */
 	uint64_t addr, bytes; /* COPY */
 	bool once;            /* COPY: the write is not repeated, so it causes no backoff */
-	void (*over)(void *arg, enum memory_purpose, int result); /* completion callback, or NULL */
+	void (*on_end)(void *arg, enum memory_purpose,
+		       int result); /* completion callback, or NULL */
 	void *arg;
 	/* Private to this module. */
 	enum request_state state;

@@ -12,8 +12,8 @@ static void finish_request(struct memory_request *q, int result)
 	*at = q->next;
 	q->state = REQUEST_NONE;
 	d->progress = true;
-	if (q->over)
-		q->over(q->arg, q->purpose, result);
+	if (q->on_end)
+		q->on_end(q->arg, q->purpose, result);
 }
 
 static void enqueue_request(struct memory_request *q)

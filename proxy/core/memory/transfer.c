@@ -67,7 +67,7 @@ static bool may_write(struct transfer *t, uint64_t addr, uint64_t bytes)
 		memory_request(m, &(struct memory_request){.purpose = PURPOSE_COPY,
 							   .addr = addr,
 							   .bytes = bytes,
-							   .over = request_ended,
+							   .on_end = request_ended,
 							   .arg = t});
 	return false;
 }
@@ -286,8 +286,8 @@ static void complete(struct transfers *q, struct transfer *t)
 		t->error = NCCL_SYSTEM_ERROR;
 	else if (t->named && t->memory && !t->error)
 		content_is(t->memory, t->addr, t->bytes, t->content);
-	if (t->over)
-		t->over(t->arg, t->token, t->error);
+	if (t->on_end)
+		t->on_end(t->arg, t->token, t->error);
 	q->progress = true;
 	free(t);
 }

@@ -30,7 +30,7 @@ struct transfer {
 	uint64_t hal_seq;
 	int error; /* ncclResult_t */
 	/* Called on completion, unless NULL. */
-	void (*over)(void *arg, uint64_t token, int error);
+	void (*on_end)(void *arg, uint64_t token, int error);
 	void *arg;
 	uint64_t token;
 };

@@ -38,7 +38,7 @@ bool event_from(struct event *e, uint64_t time_ns)
 	e->last = mark_new();
 	if (!e->last)
 		return false;
-	e->last->over = true;
+	e->last->complete = true;
 	e->last->time_ns = time_ns;
 	return true;
 }
@@ -89,13 +89,13 @@ void event_free(struct event *e)
 	free(e);
 }
 
-bool event_done(const struct event *e) { return !e->last || e->last->over; }
+bool event_done(const struct event *e) { return !e->last || e->last->complete; }
 
 void waiters_answer(struct rank *r)
 {
 	for (uint32_t i = 0; i < r->queue->waiter_count;) {
 		struct waiter *w = &r->queue->waiters[i];
-		if (!w->mark->over && !r->async_error) {
+		if (!w->mark->complete && !r->async_error) {
 			i++;
 			continue;
 		}
@@ -116,7 +116,7 @@ void waiters_drop(struct rank *r)
 
 void record_complete(struct rank *r, struct item *i)
 {
-	i->mark->over = true;
+	i->mark->complete = true;
 	i->mark->time_ns = now_ns();
 	mark_release(i->mark);
 	waiters_answer(r);
@@ -124,7 +124,10 @@ void record_complete(struct rank *r, struct item *i)
 
 bool record_awaited(const struct item *i) { return i->mark->loud; }
 
-enum item_ready wait_ready(const struct item *i) { return i->mark->over ? ITEM_READY : ITEM_LATER; }
+enum item_ready wait_ready(const struct item *i)
+{
+	return i->mark->complete ? ITEM_READY : ITEM_LATER;
+}
 
 void wait_complete(struct rank *r, struct item *i)
 {

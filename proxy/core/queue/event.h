@@ -15,7 +15,7 @@ struct rank;
  * in another stream, and that record may complete earlier. */
 struct mark {
 	uint32_t refs; /* one of the event, and one per item and waiter that refers to it */
-	bool over;
+	bool complete;
 	bool loud;                /* timed, or something waits for it: it must wake the loop */
 	uint64_t time_ns;         /* time of completion, CLOCK_MONOTONIC */
 	struct order_mark *order; /* its place in the program's order, if that is checked */

@@ -13,7 +13,7 @@
 
 static bool is_folded(const struct rank *r)
 {
-	return r->device->memory.shares && !r->device->apart && !r->memory.distrusted &&
+	return r->device->memory.shares && !r->device->no_squash && !r->memory.distrusted &&
 	       r->world->attached > 1;
 }
 

@@ -248,7 +248,7 @@ static bool runs_concurrently(struct rank *r, const struct footprint *f)
 /* True if all sharers could take part in the item. */
 static bool may_squash(struct rank *r, const struct item *i, const struct footprint *f)
 {
-	return f->keyed && !i->own_run && !r->device->apart && !r->memory.distrusted &&
+	return f->keyed && !i->own_run && !r->device->no_squash && !r->memory.distrusted &&
 	       !runs_concurrently(r, f) && count_works(i) <= WORKS_MAX;
 }
 
@@ -393,7 +393,7 @@ static void request_copy(struct rank *r, const struct item *i, const struct foot
 				   .addr = RF_DEV_BASE,
 				   .bytes = RF_HEAP_BYTES,
 				   .once = opaque_measured(r, i),
-				   .over = copy_ended,
+				   .on_end = copy_ended,
 				   .arg = r};
 	for (uint32_t n = 0; n < f->count && f->known; n++) {
 		const struct range *range = &f->ranges[n];

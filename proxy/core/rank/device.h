@@ -31,7 +31,7 @@ struct device {
 	bool yielding;       /* its quantum is over: nothing more of it is submitted */
 	bool yield_relaxed;  /* then: except the first item of each stream */
 
-	bool apart;        /* loop/api.c: nothing is squashed */
+	bool no_squash;    /* loop/api.c: nothing is squashed */
 	uint64_t validate; /* loop/api.c: the cross-check runs at every so many collectives; 0:
 			    * never */
 	struct turn turn;
