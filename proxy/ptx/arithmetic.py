@@ -136,6 +136,7 @@ class Registers:
         self.reasons: dict[str, str] = {}
         self.addressing: set[str] = set()  # registers from which addresses are made
         self.changed: set[str] = set()  # in this round
+        self._valued: set[Origins] = set()  # what value() has recorded
 
     # ---- state
 
@@ -199,7 +200,9 @@ class Registers:
 
     def value(self, origins: Origins) -> None:
         """Record that the bits of these values matter."""
-        self._use(origins, Use.VALUE)
+        if origins not in self._valued:
+            self._valued.add(origins)
+            self._use(origins, Use.VALUE)
 
     def _use(self, origins: Iterable[Origin], use: Use) -> None:
         for kind, place, _shape in origins:
@@ -303,7 +306,7 @@ class Registers:
     def shift_up(self, i: Instr) -> None:
         value, by = self.of(i.args[1]), i.args[2]
         self.value(value | self.of(by))
-        known = isinstance(by, Int) and by.value < 64
+        known = isinstance(by, Int) and 0 <= by.value < 64
         self.add_origins(
             i.args[0],
             og.scaled(value, 1 << by.value) if isinstance(by, Int) and known else og.mixed(value),

@@ -117,15 +117,15 @@ class Sets:
         )
 
 
-def sets_of(module: Module, kernel: Function, fixed_code: bool) -> Sets:
+def sets_of(module: Module, kernel: Function, fixed_code: bool, flat: Flat | None = None) -> Sets:
     """The sets of one kernel; open if its code cannot be resolved.
 
     `fixed_code`: a device function has the same address wherever the module is loaded, and a
     function that is called by its address is one of those in the kernel's list. Otherwise code that
-    uses such addresses makes the kernel open.
+    uses such addresses makes the kernel open. `flat`: what flatten() returned, if it was called.
     """
     try:
-        return analyse(module, kernel, flatten(module, kernel), fixed_code)
+        return analyse(module, kernel, flat or flatten(module, kernel), fixed_code)
     except ModuleError as error:
         return Sets(reasons=(Reason(f"cannot be resolved ({error.message})", error.about),))
 

@@ -37,6 +37,8 @@ INTEGERS = frozenset(f"{sign}{bits}" for sign in "bsu" for bits in (8, 16, 32, 6
 PURE = frozenset(
     "add sub mul mad min max neg abs shl shr and or xor not div rem cvt selp setp".split()
 )
+# Instructions that replace all of the register that is their first operand.
+REPLACING = PURE | frozenset("mov cvta ld ldu fma mul24 mad24 set ex2 lg2 rcp sqrt rsqrt".split())
 
 
 class Kind(enum.Enum):
@@ -177,13 +179,20 @@ class Values:
         return self._make(Kind.NUMBER, bits, about=(number + half) % (2 * half) - half)
 
     def _place_phis(self) -> None:
+        """Only for registers that some block reads before it assigns them: values of others do not
+        pass from one block to another."""
         where: dict[str, set[int]] = {}
+        passed: set[str] = set()
         for number in self.blocks.order:
+            own: set[str] = set()  # assigned in this block
             for instr in self.blocks[number].instrs:
-                for name in assigned(instr):
+                passed.update(name for name in _read(instr) if name not in own)
+                names = assigned(instr)
+                own.update(names)
+                for name in names:
                     where.setdefault(name, set()).add(number)
-        for name, blocks in where.items():
-            for block in self.blocks.iterated_frontier(blocks):
+        for name in (name for name in where if name in passed):
+            for block in self.blocks.iterated_frontier(where[name]):
                 bits = self._bits(name)
                 value = self._make(Kind.PHI, bits, about=(block, name))
                 self._phis.setdefault(block, {})[name] = value
@@ -351,6 +360,14 @@ def _whole(low: Value, high: Value) -> Value | None:
 def _same_address(op: tuple[str, ...]) -> bool:
     """True for cvta between generic addresses and those of device memory or parameters."""
     return "global" in op or "param" in op or "const" in op
+
+
+def _read(instr: Instr) -> list[str]:
+    """The registers whose values before the instruction may matter: not those that it replaces."""
+    replaces = instr.op[0] in REPLACING and not instr.pred
+    replaces = replaces and bool(instr.args) and isinstance(instr.args[0], Reg | Vec)
+    names = [name for a in instr.args[1 if replaces else 0 :] for name in registers_of(a)]
+    return [*names, instr.pred.name] if instr.pred else names
 
 
 def assigned(instr: Instr) -> list[str]:

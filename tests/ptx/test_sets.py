@@ -84,6 +84,11 @@ CLOSED = {
     "an index": ("mul.wide.s32 %a0, %n, 4; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];", "0:r"),
     "an index of 64 bits":  # may be the pointer as well: a number points nowhere
     ("shl.b64 %a0, %q, 3; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];", "0:r 8:rv"),
+    "an index that is shifted out": (
+        "shl.b32 %i0, %n, -100; mul.wide.s32 %a0, %i0, 4; add.s64 %a1, %p, %a0;"
+        "ld.global.u32 %i0, [%a1];",
+        "0:r",
+    ),
     "an index from memory": (
         "ld.global.u32 %i0, [%q]; mul.wide.u32 %a0, %i0, 4; add.s64 %a1, %p, %a0;"
         "st.global.u32 [%a1], 0;",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -299,3 +300,36 @@ def test_bits(kernels: Loader, space: Space, family: str, bits: Array) -> None:
 @given(bits=operands())
 def test_every_table_of_lop3(kernels: Loader, space: Space, bits: Array) -> None:
     check(kernels, space, tables(range(256)), bits)
+
+
+SHIFTED = """.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry shifted(.param .u64 out)
+{
+    .reg .b32 %me, %left, %right; .reg .b64 %out, %at, %index, %wide;
+    mov.u32 %me, %tid.x;
+    ld.param.u64 %out, [out];
+    mul.wide.u32 %at, %me, 16;
+    add.u64 %out, %out, %at;
+    shl.b32 %left, %me, -100;
+    shr.s32 %right, -5, -1;
+    cvt.s64.s32 %wide, %me;
+    add.u64 %wide, %out, %wide;
+    shl.b64 %index, %wide, -2;
+    add.u64 %out, %out, %index;
+    st.global.v2.u32 [%out], {%left, %right};
+    st.global.u64 [%out+8], %index;
+    ret;
+}
+"""
+
+
+def test_a_negative_constant_shifts_everything_out(kernels: Loader, space: Space) -> None:
+    """A shift count is unsigned, and clamped."""
+    function = kernels.function(kernels.module(SHIFTED.encode(), 1), "shifted")
+    out = space.put(np.full(64 * 4, 7, np.uint32))
+    space.launch(function, 1, 64, out)
+    space.check()
+    got = space.read(out, 64 * 4, np.uint32).reshape(64, 4)
+    assert (got == [0, 0xFFFFFFFF, 0, 0]).all()

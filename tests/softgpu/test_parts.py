@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,10 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
 
 
+def tasks(do: Callable[[str], bytes], *texts: str) -> list[parts.Task]:
+    return [functools.partial(do, text) for text in texts]
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGXCPU])
 def test_a_part_whose_process_is_killed_fails_the_kernel(number: int) -> None:
     def crash(text: str) -> bytes:
@@ -90,10 +96,10 @@ def test_a_part_whose_process_is_killed_fails_the_kernel(number: int) -> None:
         return text.encode()
 
     before = children()
-    assert parts.in_children(["first", "third"], crash) == [b"first", b"third"]
+    assert parts.in_children(tasks(crash, "first", "third")) == [b"first", b"third"]
     said = "timed out" if number == signal.SIGXCPU else f"killed by signal {int(number)}"
     with pytest.raises(ModuleError, match=said) as caught:
-        parts.in_children(["first", "second", "third", "fourth"], crash)
+        parts.in_children(tasks(crash, "first", "second", "third", "fourth"))
     assert caught.value.code == UNKNOWN
     assert children() == before
 
@@ -103,7 +109,7 @@ def test_an_error_of_a_part_is_the_error_of_the_kernel() -> None:
         raise ModuleError(801, f"no {text}")
 
     with pytest.raises(ModuleError, match="no first") as caught:
-        parts.in_children(["first", "second"], refuse)
+        parts.in_children(tasks(refuse, "first", "second"))
     assert caught.value.code == 801
 
 
@@ -112,7 +118,7 @@ def test_an_exception_in_a_part_is_no_fault_of_the_program() -> None:
         raise KeyError(text)
 
     with pytest.raises(ModuleError, match=r"the compiler failed: KeyError\('first'\)") as caught:
-        parts.in_children(["first", "second"], fail)
+        parts.in_children(tasks(fail, "first", "second"))
     assert caught.value.code == UNKNOWN
 
 

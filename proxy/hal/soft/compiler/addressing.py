@@ -67,7 +67,7 @@ def _multiple(operand: Operand, single: dict[str, Instr], depth: int = 8) -> int
     elif instr.op[0] == "mad" and instr.op[1] in ("lo", "wide") and instr.op[-1][0] in "su":
         multiple = min(inner[0] * inner[1], inner[2])
     elif instr.op[0] == "shl" and isinstance(instr.args[2], Int):
-        multiple = inner[0] << min(instr.args[2].value, 8)
+        multiple = inner[0] << min(instr.args[2].value & 0xFFFFFFFF, 8)
     elif instr.op[0] in ("cvt", "mov") and instr.op[-1] in _INTEGERS and "sat" not in instr.op:
         multiple = inner[0]
     elif instr.op[0] in ("add", "or") and len(instr.op) == 2:
@@ -98,7 +98,7 @@ def splits(instrs: list[Instr]) -> dict[str, Split]:
             continue
         if instr.op == ("shl", "b64") and isinstance(instr.args[2], Int):
             source, shift = instr.args[1], instr.args[2].value
-            if isinstance(source, Reg) and source.name in result and shift < 64:
+            if isinstance(source, Reg) and source.name in result and 0 <= shift < 64:
                 _shift(result, magnitude, name, source.name, shift)
         elif instr.op[0] == "add" and instr.op[-1] in ("s64", "u64") and len(instr.op) == 2:
             _add(result, magnitude, name, instr.args[1:3], single)

@@ -5,13 +5,15 @@ LLVM is never allowed to change a floating-point result: no fast-math flags, no 
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
 from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 from rankfold.proxy.ptx.module import find, parse_module
-from rankfold.proxy.ptx.sets import sets_of
+from rankfold.proxy.ptx.sets import Sets, sets_of
 
 from . import listing, lower, parts
 from .objects import Compiled, key_of, target_machine
@@ -27,13 +29,18 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
         keep("ptx", source)
     symbol = "rf_" + key_of(source, name)[:32]
     module = parse_module(source)
-    made = lower.Kernel(module, find(module, name), symbol)
+    function = find(module, name)
+    made = lower.Kernel(module, function, symbol)
     if keep:
         keep("flat", listing.flat(made.graph))
     lowered = made.lower()
     if keep:
         keep("llvm", lowered.ir)
     divided = parts.split(lowered)
+
+    def sets() -> Sets:
+        return sets_of(module, function, fixed_code=True, flat=made.graph.flat)
+
     modules = [part.ir for part in divided]
     if keep:  # the objects are the same
         compiled = [_optimised(ir, name, target_machine()) for ir in modules]
@@ -43,17 +50,26 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
         copies = [module.clone() for module in compiled]
         keep("asm", "".join(target_machine().emit_assembly(module) for module in copies))
         made_objects = [target_machine().emit_object(module) for module in compiled]
+        found = sets()
+    elif len(modules) == 1:
+        made_objects, found = [_object(lowered.ir, name)], sets()
     else:
-        made_objects = parts.in_children(modules, lambda ir: _object(ir, name))
+        tasks = [functools.partial(_object, ir, name) for ir in modules]
+        plain, *made_objects = parts.in_children([lambda: _encoded(sets()), *tasks])
+        found = Sets.of_plain(json.loads(plain))
     return Compiled(
         symbol,
         lowered.static_shared,
         lowered.local_bytes,
         lowered.registers,
-        sets_of(module, find(module, name), fixed_code=True),
+        found,
         tuple(part.exported for part in divided),
         tuple(made_objects),
     )
+
+
+def _encoded(sets: Sets) -> bytes:
+    return json.dumps(sets.plain()).encode()
 
 
 def _object(ir: str, name: str) -> bytes:

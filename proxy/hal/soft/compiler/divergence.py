@@ -21,7 +21,7 @@ from rankfold.proxy.ptx.blocks import post_dominators
 from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
 
 from .flow import Block, Cut, Graph, members
-from .instructions import Effect, defs_of, row_of, uses_of
+from .instructions import Effect, defs_of, row_of
 
 Slopes = dict[str, int | None]  # None: no slope
 
@@ -44,10 +44,10 @@ class _Analysis:
         self.slopes.update(dict.fromkeys(unknown))
         while before != self.slopes:
             before = dict(self.slopes)
-            for instr in self.graph.flat.instrs:
-                for name in defs_of(instr):
-                    if not self.is_pending(instr):
-                        self.join(name, self.result(instr))
+            for instr, written, read in self.graph.registers_of_instrs:
+                for name in written:
+                    if not self.is_pending(read):
+                        self.join(name, self.result(instr, read))
             for cut in self.graph.cuts.values():
                 for name in defs_of(cut.instr) if cut.instr else []:
                     self.join(name, None)
@@ -58,9 +58,9 @@ class _Analysis:
         known = self.slopes.get(name, slope)
         self.slopes[name] = slope if known == slope else None
 
-    def is_pending(self, instr: Instr) -> bool:
+    def is_pending(self, read: list[str]) -> bool:
         """Returns True if an operand has not been analysed yet; then the result has to wait too."""
-        return any(name not in self.slopes for name in uses_of(instr))
+        return any(name not in self.slopes for name in read)
 
     # ---- one instruction
 
@@ -76,7 +76,7 @@ class _Analysis:
                 return 0 if name.startswith(_UNIFORM) else None
         return None
 
-    def result(self, instr: Instr) -> int | None:
+    def result(self, instr: Instr, read: list[str]) -> int | None:
         effect, words = row_of(instr).effect, set(instr.op)
         if effect is Effect.LOADS:
             return 0 if self.is_uniform_load(instr, words) else None
@@ -84,11 +84,11 @@ class _Analysis:
             return None
         linear = isinstance(instr.args[0], Reg) and not words & {"cc", "sat", "u16x2", "s16x2"}
         slope = self.linear(instr) if linear else None
-        return slope if slope is not None else 0 if self.is_uniform(instr) else None
+        return slope if slope is not None else 0 if self.is_uniform(instr, read) else None
 
-    def is_uniform(self, instr: Instr) -> bool:
+    def is_uniform(self, instr: Instr, read: list[str]) -> bool:
         specials = [a for a in instr.args if isinstance(a, Special)]
-        return all(self.slopes.get(name) == 0 for name in uses_of(instr)) and all(
+        return all(self.slopes.get(name) == 0 for name in read) and all(
             self.of(special) == 0 for special in specials
         )
 
@@ -112,7 +112,7 @@ class _Analysis:
         if kind in ("add", "sub"):
             return _sum(slopes[0], slopes[1], -1 if kind == "sub" else 1)
         if kind == "shl" and isinstance(args[1], Int) and slopes[0] is not None:
-            return slopes[0] << args[1].value if args[1].value < 32 else None
+            return slopes[0] << args[1].value if 0 <= args[1].value < 32 else None
         if kind == "cvt" and instr.op[-2][1:] == "64" and self.never_wraps(args[0]):
             return slopes[0]
         wide = "wide" in instr.op and any(self.never_wraps(arg) for arg in args[:2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -81,6 +82,11 @@ class Graph:
     rematerialise: dict[str, Instr]
     slots: dict[str, int] = field(default_factory=dict)  # offset in the frame, in bytes per thread
     frame_bytes: int = 0
+
+    @functools.cached_property
+    def registers_of_instrs(self) -> list[tuple[Instr, list[str], list[str]]]:
+        """The instructions of the kernel, each with the registers that it writes and reads."""
+        return [(instr, defs_of(instr), uses_of(instr)) for instr in self.flat.instrs]
 
     def ends_segment(self, block: Block, lockstep: bool) -> bool:
         return bool(block.cut) and (lockstep or not self.cuts[block.cut].soft)

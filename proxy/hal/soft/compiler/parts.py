@@ -2,7 +2,8 @@
 
 Of a kernel with matrix operations, a segment follows each of them: the kernels of FlashAttention
 have hundreds of segments and 27 MB of LLVM IR, which take LLVM 20 s. A program needs its kernels
-one after another, so other kernels would not keep the other cores busy. How a kernel is divided
+one after another, so other kernels would not keep the other cores busy. What a kernel reads and
+writes (ptx/sets.py) is found concurrently, too. How a kernel is divided
 depends on its IR alone, so its objects are the same on every machine.
 """
 
@@ -73,19 +74,20 @@ def _part(lowered: Lowered, text: str) -> Part:
     return Part("\n".join([lowered.head, text, *data, lowered.tail]), names)
 
 
-def in_children(texts: Sequence[str], compile_: Callable[[str], bytes]) -> list[bytes]:
-    """Applies `compile_` to each text, in as many processes at once as there are cores. One text is
-    compiled in this process. Raises ModuleError; a process that crashes or computes for too long
+Task = Callable[[], bytes]
+
+
+def in_children(tasks: Sequence[Task]) -> list[bytes]:
+    """Returns the results of tasks of one compilation, each in a process of its own, as many at
+    once as there are cores. Raises ModuleError; a process that crashes or computes for too long
     raises it, too."""
-    if len(texts) == 1:
-        return [compile_(texts[0])]
-    results = [os.memfd_create("rankfold-part", os.MFD_CLOEXEC) for _ in texts]
+    results = [os.memfd_create("rankfold-part", os.MFD_CLOEXEC) for _ in tasks]
     running: dict[int, int] = {}  # process → part
     try:
-        for number, text in enumerate(texts):
+        for number, task in enumerate(tasks):
             if len(running) >= max(1, os.cpu_count() or 1):
                 _wait_for_one(running)
-            running[_start(text, compile_, results[number])] = number
+            running[_start(task, results[number])] = number
         while running:
             _wait_for_one(running)
         return [_result(each) for each in results]
@@ -97,7 +99,7 @@ def in_children(texts: Sequence[str], compile_: Callable[[str], bytes]) -> list[
             os.close(each)
 
 
-def _start(text: str, compile_: Callable[[str], bytes], result: int) -> int:
+def _start(task: Task, result: int) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -105,14 +107,14 @@ def _start(text: str, compile_: Callable[[str], bytes], result: int) -> int:
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() == parent:
-            os.pwrite(result, _outcome(text, compile_), 0)
+            os.pwrite(result, _outcome(task), 0)
     finally:
         os._exit(0)
 
 
-def _outcome(text: str, compile_: Callable[[str], bytes]) -> bytes:
+def _outcome(task: Task) -> bytes:
     try:
-        return b"+" + compile_(text)
+        return b"+" + task()
     except ModuleError as error:
         return b"-" + json.dumps([error.code, error.message]).encode()
     except Exception as error:  # noqa: BLE001  a fault of ours, or no memory: reported as such

@@ -110,7 +110,7 @@ class Uniformity:
                 return True
             case Kind.PHI:
                 assert isinstance(value.about, tuple)
-                if value.about[0] in self._in_divergence | self._joins:
+                if value.about[0] in self._in_divergence or value.about[0] in self._joins:
                     return True
         return any(each in self._varying for each in value.args)
 
