@@ -14,7 +14,14 @@ from typing import Any, Protocol, cast
 
 from rankfold.log import area
 from rankfold.proxy.images import Images
-from rankfold.proxy.ptx.errors import INVALID_IMAGE, NOT_FOUND, ModuleError
+from rankfold.proxy.ptx.errors import (
+    INVALID_IMAGE,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    ModuleError,
+)
+from rankfold.proxy.ptx.fatbin import is_fatbin
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
 log = area(__file__)
@@ -45,6 +52,7 @@ class ModuleStore:
         self.images = Images(state / "modules")
         self._lock = threading.Lock()
         self._loaded: dict[str, Any] = {}
+        self._prebuilt: set[str] = set()  # digests of fatbins
         self._kernels: set[tuple[str, str]] = set()
         self._loader = _loader(hal, state, cc)
 
@@ -75,11 +83,14 @@ class ModuleStore:
         except ModuleError as error:
             log.error("module refused: %s", error)
             return None, error.code, error.message
-        with self._lock:
-            return self._loaded.setdefault(info.hash, info), 0, ""
+        return self._keep(info, image), 0, ""
 
     def function(self, digest: str, name: str, cc: tuple[int, int]) -> tuple[Any, int, str]:
-        """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason)."""
+        """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason).
+
+        A program that makes PTX at run time can use other code if its PTX is refused. There is
+        no substitute for a kernel of a fatbin, and CUB ignores such an error: its rank fails.
+        """
         try:
             info = self._loader.function(self._stored(digest, cc), name)
             self._kernels.add((digest, name))
@@ -87,7 +98,14 @@ class ModuleStore:
         except ModuleError as error:
             why = error.message if name in error.message else f"kernel {name}: {error.message}"
             log.error("%s", why)
-            return None, error.code, why
+            fails = error.code == NOT_SUPPORTED and digest in self._prebuilt
+            return None, UNKNOWN if fails else error.code, why
+
+    def _keep(self, info: Any, image: bytes) -> Any:
+        with self._lock:
+            if is_fatbin(image):
+                self._prebuilt.add(info.hash)
+            return self._loaded.setdefault(info.hash, info)
 
     def _stored(self, digest: str, cc: tuple[int, int]) -> Any:
         with self._lock:
@@ -98,6 +116,5 @@ class ModuleStore:
             if info.hash != digest:
                 why = f"{path} is damaged: its content does not have the hash in its name"
                 raise ModuleError(INVALID_IMAGE, why)
-            with self._lock:
-                return self._loaded.setdefault(digest, info)
+            return self._keep(info, image)
         raise ModuleError(NOT_FOUND, f"module {digest} is not in {self.images.folder}")

@@ -9,7 +9,7 @@ NO_BINARY_FOR_GPU = 209
 INVALID_PTX = 218
 NOT_FOUND = 500
 NOT_SUPPORTED = 801
-UNKNOWN = 999  # not the program's fault: the core fails the rank, whatever the program ignores
+UNKNOWN = 999  # the core fails the rank, also if the program ignores the error
 
 
 class ModuleError(Exception):

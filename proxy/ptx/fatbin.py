@@ -56,6 +56,11 @@ class Entry:
         return decode(data)
 
 
+def is_fatbin(image: bytes) -> bool:
+    """Tells a fatbin from PTX text."""
+    return image.startswith(MAGIC.to_bytes(4, "little"))
+
+
 def decode(data: bytes) -> str:
     """PTX text from a buffer that may end with zero bytes."""
     try:
@@ -163,7 +168,7 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
     """The PTX of a fatbin, or of an image that is PTX. Raises ModuleError."""
     if image.startswith(_ELF):
         raise ModuleError(NO_BINARY_FOR_GPU, _why_machine_code_does_not_fit(image))
-    if not image.startswith(MAGIC.to_bytes(4, "little")):
+    if not is_fatbin(image):
         return decode(image)
     return link(ptx_texts(image, compute_capability))
 

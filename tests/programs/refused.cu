@@ -127,18 +127,19 @@ static void parts_of_calls(int *device)
     DRIVER_FAILS(cuCtxCreate(&context, &with, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-__global__ void stops_for_a_debugger()
-{
-    __brkpt();
-}
-
-// A kernel that the device cannot have is not launched, and what follows runs.
+// A kernel that the program makes at run time, and that the device cannot have, is not loaded, and
+// what follows runs.
 static void kernel(int *device)
 {
-    auto *stops = reinterpret_cast<void *>(stops_for_a_debugger);
-    FAILS(cudaLaunchKernel(stops, 1, 1, nullptr, 0, nullptr), cudaErrorNotSupported);
-    cudaFuncAttributes attributes;
-    FAILS(cudaFuncGetAttributes(&attributes, stops_for_a_debugger), cudaErrorNotSupported);
+    const char *text = ".version 7.5\n.target sm_75\n.address_size 64\n"
+                       ".visible .entry stops_for_a_debugger() { brkpt; ret; }";
+    static CUmodule module;
+    CUfunction function;
+    if (!module)
+        DRIVER_CHECK(cuModuleLoadData(&module, text));
+    for (int n = 0; n < 2; n++)
+        DRIVER_FAILS(cuModuleGetFunction(&function, module, "stops_for_a_debugger"),
+                     CUDA_ERROR_NOT_SUPPORTED);
     CUDA_CHECK(cudaMemset(device, 0, sizeof *device));
     CUDA_CHECK(cudaDeviceSynchronize());
 }

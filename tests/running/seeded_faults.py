@@ -8,6 +8,10 @@ IGNORED = (
     "tests/running/test_failing_programs.py::"
     "test_a_program_that_ignores_errors_gets_no_results_without_a_kernel"
 )
+REFUSED = (
+    "tests/running/test_failing_programs.py::"
+    "test_a_kernel_with_a_refused_instruction_fails_its_rank"
+)
 
 TABLE: Table = {
     "proxy/hal/soft/compiler/server.py": {
@@ -22,6 +26,23 @@ TABLE: Table = {
                 'result = {"code": error.code,',
                 'result = {"code": UNKNOWN,',
             ),
+        },
+    },
+    "proxy/modules.py": {
+        (REFUSED,): {
+            "refused-kernel-is-an-error-to-ignore": (
+                "UNKNOWN if fails else error.code",
+                "error.code",
+            ),
+        },
+        (
+            "tests/running/test_behaviour.py",
+            "-m",
+            "slow or not slow",
+            "-k",
+            "forbidden and refused",
+        ): {
+            "text-of-the-program-fails-its-rank": ("if is_fatbin(image):", "if True:"),
         },
     },
     "proxy/core/rank/ring.c": {

@@ -58,7 +58,7 @@ REFUSALS = [
     "a capture that frees memory which no capture has allocated is not supported by rankfold: free",
     "copies of CUDA arrays are not supported by rankfold: use linear memory",
     "cuCtxCreate: contexts with execution affinity or for graphics are not supported by",
-    "kernel _Z20stops_for_a_debuggerv: the instruction 'brkpt' is not supported by the software",
+    "kernel stops_for_a_debugger: the instruction 'brkpt' is not supported by the software",
 ]
 
 

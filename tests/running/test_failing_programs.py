@@ -223,3 +223,12 @@ def test_a_program_that_ignores_errors_gets_no_results_without_a_kernel(
                 assert job.errors(0) == f"rankfold: kernel _Z7unluckyPi: {reason}\n"
         finally:
             call(str(socket), "shutdown")
+
+
+def test_a_kernel_with_a_refused_instruction_fails_its_rank(state: State) -> None:
+    with Fleet(state) as fleet:
+        job = start(fleet, "refused_kernel", [0])
+        until(lambda: job.exit_status(0) is not None, 60, "the program ends")
+        assert (job.exit_status(0), job.output(0)) == (0, "cudaErrorUnknown -1\n"), job.errors(0)
+        reason = f"the instruction 'brkpt' is not supported by the software GPU{LASTS}"
+        assert job.errors(0) == f"rankfold: kernel _Z20stops_for_a_debuggerPi: {reason}\n"
