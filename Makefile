@@ -251,7 +251,7 @@ C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.[ch]' | g
 
 # Locally in a separate build, because the normal one may contain objects compiled with warnings.
 check-c: $(VENV_READY)
-	$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
+	$(call SAY,FMT,all C files) $(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 	@$(MAKE) --no-print-directory native CI=1 BUILD=$(if $(CI),$(BUILD),build/check)
 	@for f in benchmarks/*.c; do \
 		$(CC) -fsyntax-only -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -Iinterpose/channel -Iproxy/hal \
@@ -264,7 +264,7 @@ check-repository: $(VENV_READY)
 format: $(VENV_READY) ## format the Python and the C source
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
-	$(VENV)/bin/clang-format -i $(C_FILES)
+	$(call SAY,FMT,all C files) $(VENV)/bin/clang-format -i $(C_FILES)
 
 .PHONY: documents
 documents: $(VENV_READY) ## write the generated parts of documents
