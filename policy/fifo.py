@@ -25,6 +25,7 @@ from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic,
 from rankfold.policy.precedence import Precedence, precedence_of, suspended_above, tier_of
 from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
+    PRIORITY_MAX,
     Cause,
     Decision,
     Disturbance,
@@ -40,6 +41,19 @@ def decide(
 ) -> dict[str, Decision]:
     """As decide.decide. Takes time in proportion to jobs and devices."""
     all_jobs = list(jobs)
+    if any(rules.fractions):
+        from rankfold.policy import fractions  # here: commands start faster without it
+
+        needs = fractions.admitted(fleet, all_jobs, rules)
+        treated = fractions.as_guaranteed(all_jobs, needs, rules)
+        decisions = _decide(fleet, treated, rules, now, backfill)
+        return fractions.with_admission(decisions, all_jobs, needs, rules)
+    return _decide(fleet, all_jobs, rules, now, backfill)
+
+
+def _decide(
+    fleet: Fleet, all_jobs: Sequence[Job], rules: Rules, now: float, backfill: bool
+) -> dict[str, Decision]:
     needs = {job.name: job.need for job in all_jobs}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
@@ -330,7 +344,11 @@ def _named(job: Job, other: Job) -> str:
     if job.tier != other.tier:
         return f"{job.name} ({job.tier})"
     if job.priority > other.priority:
+        if job.priority > PRIORITY_MAX:  # it is admitted, and `other` takes turns
+            return f"{job.name} (guaranteed)"
         return f"{job.name} (priority {job.priority})"
+    if job.behind > other.behind:
+        return f"{job.name} (its turn)"
     return job.name
 
 

@@ -22,7 +22,7 @@ from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger
 from rankfold.policy.ranked import Ranked
 from rankfold.policy.srtf import Rank, rank_of
-from rankfold.policy.vocabulary import Decision, Disturbance, Fleet, Job, Rules
+from rankfold.policy.vocabulary import Decision, Disturbance, Fleet, Guaranteed, Job, Rules
 
 Changes = dict[str, Decision]  # in the order in which they were decided
 
@@ -32,8 +32,8 @@ class Incremental(Protocol):
 
     def arrive(self, job: Job) -> None: ...
 
-    def end(self, name: str) -> None:
-        """A job ended or left; its devices are free."""
+    def end(self, name: str, now: float) -> Guaranteed | None:
+        """A job ended or left; its devices are free. Returns what was guaranteed to it."""
 
     def changes(self, now: float) -> Changes:
         """The decisions that change a placement, at `now` seconds."""
@@ -42,9 +42,9 @@ class Incremental(Protocol):
         """When, after `now`, it may decide otherwise although no job arrives or ends; infinity:
         never."""
 
-    def expect(self, name: str, remaining: float, now: float) -> None:
+    def expect(self, name: str, remaining: float, now: float, pause: float = 0.0) -> None:
         """A job that `changes` has started or stopped ends in `remaining` seconds, pauses included,
-        if it has all its devices from `now` on."""
+        if it has all its devices from `now` on; it makes no progress in the first `pause`."""
 
 
 class Queue:
@@ -61,7 +61,7 @@ class Queue:
         self._jobs[job.name] = job
         insort(self._waiting.setdefault(_kind(job), []), (job.created, job.name))
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, now: float) -> None:
         job = self._jobs.pop(name)
         if name in self._devices:
             self._turn.free.put(job.groups[0], self._devices.pop(name))
@@ -92,7 +92,7 @@ class Queue:
     def wakes(self, now: float) -> float:
         return math.inf
 
-    def expect(self, name: str, remaining: float, now: float) -> None:
+    def expect(self, name: str, remaining: float, now: float, pause: float = 0.0) -> None:
         pass
 
 
@@ -113,7 +113,7 @@ class Shortest:
         self._jobs[job.name] = job
         self._groups[job.groups[0]].wait(job.name, rank_of(job), job.devices)
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, now: float) -> None:
         job = self._jobs.pop(name)
         group = self._groups[job.groups[0]]
         if name in self._devices:
@@ -133,7 +133,7 @@ class Shortest:
     def wakes(self, now: float) -> float:
         return math.inf
 
-    def expect(self, name: str, remaining: float, now: float) -> None:
+    def expect(self, name: str, remaining: float, now: float, pause: float = 0.0) -> None:
         job = self._jobs[name]
         group, rank = self._groups[job.groups[0]], (remaining, job.created, job.name)
         if name in self._devices:

@@ -4,8 +4,9 @@ An elastic job has a guarantee; the devices that it has beyond that are on loan.
 devices gets them from as few jobs as possible, and only if that is enough for it to be placed.
 Elastic jobs are shrunk first, those of its own tier and of lower ones; then jobs of lower
 precedence are suspended (precedence.py). Both are done in the same order: the lowest tier first,
-then the lowest priority, then the job that stands still for the shortest time, then the last in
-line. Each keeps a number of devices with which it is worth running (sizes.py).
+then the lowest priority, then the job that is the furthest ahead of its fraction, then the one
+that stands still for the shortest time, then the last in line. Each keeps a number of devices with
+which it is worth running (sizes.py).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Lending:
                 lender = Lender(job, own, is_protected(job, now))
                 if lender.spare or (first is not None and first > lender.suspended_above):
                     lenders.append((at, lender))
-        lenders.sort(key=lambda each: (precedence_of(each[1].job)[:2], each[1].job.pause, -each[0]))
+        lenders.sort(key=lambda each: (_importance(each[1].job), each[1].job.pause, -each[0]))
         for place, (_, lender) in enumerate(reversed(lenders)):
             lender.place = place
             self.lenders[lender.job.name] = lender
@@ -252,6 +253,12 @@ class Lending:
         for group in lender.job.groups:
             _add(self._spare[group], lender.shrinks_for, sign * lender.spare)
             _add(self._last[group], lender.suspended_above, sign * lender.least)
+
+
+def _importance(job: Job) -> tuple[float, ...]:
+    """The least gives up devices first: the lowest tier, the lowest priority, the job that is the
+    furthest ahead of its fraction."""
+    return (tier_of(job), job.priority, job.behind)
 
 
 def _add(sums: dict[K, int], key: K, number: int) -> None:

@@ -61,6 +61,31 @@ class Fleet(Struct, frozen=True):
     nodes: tuple[tuple[int, ...], ...] = ()
 
 
+class Guaranteed(Struct, frozen=True):
+    """A fraction that is guaranteed to a job, and what the job has had of it: fractions.py. Times
+    in seconds.
+
+    period: for which the fraction is measured.
+    demand: devices to which it refers.
+    admitted: since when it is guaranteed.
+    begun: when the present period began; until: the time up to which progress is counted.
+    progress: in the present period, as the time that it would have taken on `demand` devices.
+    earlier: the same in earlier periods; periods: their number; violated: in how many of them the
+        job lost more time than the fraction allows.
+    """
+
+    fraction: float
+    period: float
+    demand: int
+    admitted: float
+    begun: float
+    until: float
+    progress: float = 0.0
+    earlier: float = 0.0
+    periods: int = 0
+    violated: int = 0
+
+
 class Job(Struct, frozen=True):
     """A job that wants devices, or has some.
 
@@ -88,6 +113,9 @@ class Job(Struct, frozen=True):
         the priority; a higher number goes first.
     min_runtime: seconds for which it keeps the devices that it got, as far as jobs of its tier are
         concerned.
+    demand: devices to which the fraction of its tier refers; 0: `devices`.
+    guaranteed: its fraction, with what it has had until now; None: it has not been admitted.
+    behind: how far it is behind its fraction, if it takes turns; fractions.py sets it.
     """
 
     name: str
@@ -118,17 +146,24 @@ class Job(Struct, frozen=True):
     tier: Tier = "standard"
     priority: int = 0
     min_runtime: float = 0.0
+    demand: int = 0
+    guaranteed: Guaranteed | None = None
+    behind: int = 0
 
 
 class Rules(Struct, frozen=True):
     """Limits that every decision keeps, and the scheduler: one of `decide.SCHEDULERS`.
 
     growth_delay: seconds for which a job keeps its devices before it moves in order to grow.
+    fractions: that each of TIERS guarantees, 0 to 1; 0: none.
+    periods: seconds for which each of these is measured.
     """
 
     ranks_on_a_device: int
     scheduler: str = "fifo"
     growth_delay: float = 0.0
+    fractions: tuple[float, ...] = (0.0, 0.0, 0.0)
+    periods: tuple[float, ...] = (3600.0, 3600.0, 3600.0)
 
 
 class Disturbance(Struct, frozen=True):
@@ -152,6 +187,7 @@ class Decision(Struct, frozen=True):
     reason: why, for people; empty if the outcome says everything.
     disturbs: jobs that stand still for this decision: itself, or others whose devices it gets.
     note: a text that the policy gets back with the job; so a policy needs no memory of its own.
+    admitted: whether the fraction of its tier is guaranteed; None: its tier guarantees none.
     """
 
     devices: tuple[int, ...] | None
@@ -164,3 +200,4 @@ class Decision(Struct, frozen=True):
     reason: str = ""
     disturbs: tuple[Disturbance, ...] = ()
     note: str = ""
+    admitted: bool | None = None

@@ -8,6 +8,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.plan import Plan
+from rankfold.reconciler.wording import count
 
 FINDINGS_MAX = 64  # most findings kept of each kind and job
 
@@ -35,6 +36,25 @@ def record_findings(journal: Journal, records: dict[str, Record], observed: Obse
                     journal.event(f"Job/{report.job}", "Race", race, "Warning")
                 for alarm in alarms:
                     journal.event(f"Job/{report.job}", "Alarm", alarm, "Warning")
+
+
+def record_guarantees(journal: Journal, plan: Plan) -> None:
+    """Record to which jobs a fraction is guaranteed from now on, or no longer."""
+    if not plan.guaranteed:
+        return
+    with journal.transaction():
+        for name, found in plan.guaranteed.items():
+            record = journal.record(name) or Record(name)
+            if record.step == "ended":
+                continue
+            journal.save(structs.replace(record, guaranteed=found))
+            if found is not None:
+                text = f"{found.fraction:g} of its progress on {count(found.demand, 'device')}"
+                journal.event(f"Job/{name}", "Guaranteed", text)
+            elif record.guaranteed is not None:
+                journal.event(
+                    f"Job/{name}", "NotGuaranteed", "its fraction no longer is", "Warning"
+                )
 
 
 def record_conditions(journal: Journal, plan: Plan) -> None:

@@ -20,7 +20,7 @@ from rankfold.reconciler import actions, clock, plan
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import InFlight, Outcome
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S
-from rankfold.reconciler.findings import record_conditions, record_findings
+from rankfold.reconciler.findings import record_conditions, record_findings, record_guarantees
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
@@ -148,6 +148,7 @@ class Loop:
             self._follow_changes(records, observed)
         with unwritten:
             if new:
+                record_guarantees(self.journal, self.plan)
                 record_conditions(self.journal, self.plan)
         all_begun = self._act(unwritten)
         if unwritten.error:

@@ -123,6 +123,7 @@ class Simulation:
                 tier=job.tier,
                 priority=job.priority,
                 min_runtime=job.min_runtime,
+                demand=min(job.demand, devices),
             )
         )
 
@@ -130,9 +131,17 @@ class Simulation:
         self._count(active, now)
         job = active.job
         del self._active[job.name]
-        self._scheduler.end(job.name)
+        guaranteed = self._scheduler.end(job.name, now)
         self._result.add(
-            Done(job.name, job.tier, job.arrival, active.start, now, active.disturbances),
+            Done(
+                job.name,
+                job.tier,
+                job.arrival,
+                active.start,
+                now,
+                active.disturbances,
+                guaranteed,
+            ),
             active.held,
             active.paused,
         )
@@ -170,7 +179,7 @@ class Simulation:
         active.computes_at = now + pause
         active.end = active.computes_at + active.left
         heapq.heappush(self._ends, (active.end, active.version, active.job.name))
-        self._scheduler.expect(active.job.name, pause + active.left, now)
+        self._scheduler.expect(active.job.name, pause + active.left, now, pause)
 
     def _count(self, active: _Active, now: float) -> None:
         """Add up the device-seconds since it got its devices."""

@@ -15,7 +15,7 @@ from rankfold.simulator.trace import Kind, TraceJob
 
 RANKS_MAX = 1 << 16  # of a job
 CSV = ("name", "arrival", "worldSize", "min", "max", "tier", "work")
-CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime")
+CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime", "demand")
 TIERS_SHOWN = ", ".join(reversed(TIERS))
 PHILLY = ("submit_s", "duration_s", "gpus", "virtual_cluster")
 
@@ -47,7 +47,10 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
             row.text("quota") if row.has("quota") else "",
             _priority(row) if row.has("priority") else 0,
             row.number("minRuntime", 0, SECONDS_MAX) if row.has("minRuntime") else 0.0,
+            row.whole("demand", 1, RANKS_MAX) if row.has("demand") else 0,
         )
+        if job.demand and not max(1, least) <= job.demand <= most:
+            row.fault("demand", f"must be from min ({max(1, least)}) to max ({most})")
         _fits(row, "min", job.min, kinds[job.kind])
         jobs.append(job)
     return jobs

@@ -8,10 +8,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from rankfold.policy.fractions import is_violated
+from rankfold.policy.vocabulary import Guaranteed
+
 
 class Done(Struct, frozen=True):
     """A job that ended. Times in seconds since the trace began. start: when it first got devices.
-    disturbances: how often it lost or changed devices."""
+    disturbances: how often it lost or changed devices. guaranteed: what it had of its fraction;
+    None: none was guaranteed at its end."""
 
     name: str
     tier: str
@@ -19,6 +23,7 @@ class Done(Struct, frozen=True):
     start: float
     end: float
     disturbances: int
+    guaranteed: Guaranteed | None = None
 
     @property
     def jct(self) -> float:
@@ -73,6 +78,7 @@ class Result:
                 tier: {
                     "jobs": sum(job.tier == tier for job in self.jobs),
                     "jct": figures([job.jct for job in self.jobs if job.tier == tier]),
+                    **_guaranteed([job for job in self.jobs if job.tier == tier]),
                 }
                 for tier in tiers
             },
@@ -87,6 +93,21 @@ class Result:
                 for job in sorted(self.jobs, key=lambda job: (job.arrival, job.name))
             ],
         }
+
+
+def _guaranteed(jobs: Sequence[Done]) -> dict[str, Any]:
+    """The fractions that jobs of a tier had; empty if none was guaranteed."""
+    found = [job.guaranteed for job in jobs if job.guaranteed is not None]
+    if not found:
+        return {}
+    wanted = math.fsum(each.until - each.admitted for each in found)
+    had = math.fsum(each.earlier + each.progress for each in found)
+    return {
+        "admitted": len(found),
+        "fraction": had / wanted if wanted else 1.0,
+        "periods": sum(each.periods + 1 for each in found),
+        "violated": sum(each.violated + is_violated(each) for each in found),
+    }
 
 
 def figures(values: Sequence[float]) -> dict[str, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from rankfold.policy.decide import decide
 from rankfold.policy.incremental import Incremental, incremental
 from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
@@ -14,9 +16,8 @@ from rankfold.simulator.pollux import PolluxJob
 from rankfold.simulator.result import Result
 from rankfold.simulator.ticks import Nodes, TickSimulation
 from rankfold.simulator.trace import Kind, TraceJob
-from rankfold.simulator.whole import Decide, Whole
+from rankfold.simulator.whole import RULES, Decide, Whole
 
-RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 BUILT_IN = ("fifo", "backfill", "srtf")
 ELASTIC = ("fifo", "backfill")  # those that resize elastic jobs, and know tiers
 TICK_S = 60.0
@@ -33,8 +34,8 @@ class Trace(Protocol):
 
 
 class Events:
-    """Jobs whose work is known, from event to event. If some are elastic or go before others, each
-    decision is on all jobs. growth_delay: as in `Rules`."""
+    """Jobs whose work is known, from event to event. If some are elastic or go before others, or if
+    tiers guarantee fractions, each decision is on all jobs."""
 
     def __init__(
         self,
@@ -42,11 +43,12 @@ class Events:
         kinds: Sequence[Kind],
         costs: Costs,
         policies: Policies,
-        growth_delay: float = 0.0,
+        rules: Rules = RULES,
     ):
-        self._growth_delay = growth_delay
+        self._rules = rules
         first = {(job.tier, job.priority) for job in jobs}
         self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
+        self._ordered |= any(rules.fractions)
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
@@ -59,7 +61,7 @@ class Events:
         if name in self._policies:
             return Whole(fleet, self._policies[name])
         if name in ELASTIC and self._ordered:
-            return Whole(fleet, _built_in(name, self._growth_delay), self._growth_delay)
+            return Whole(fleet, _built_in(name, self._rules), self._rules)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 
@@ -85,8 +87,8 @@ class Ticks:
         )
 
 
-def _built_in(name: str, growth_delay: float = 0.0) -> Decide:
-    rules = Rules(RULES.ranks_on_a_device, name, growth_delay)
+def _built_in(name: str, rules: Rules = RULES) -> Decide:
+    rules = replace(rules, scheduler=name)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
         return decide(fleet, jobs, rules, now)

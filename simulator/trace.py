@@ -28,6 +28,7 @@ class TraceJob(Struct, frozen=True):
     quota: who pays for it; "" if the trace does not say.
     tier, priority: which jobs go first. min_runtime: seconds for which it loses no device to a job
         of its tier after it got its devices.
+    demand: devices to which the fraction of its tier refers; 0: max.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TraceJob(Struct, frozen=True):
     quota: str = ""
     priority: int = 0
     min_runtime: float = 0.0
+    demand: int = 0
 
     @property
     def elastic(self) -> bool:

@@ -14,9 +14,10 @@ from msgspec import structs
 from rankfold.legible import name as legible_name
 from rankfold.plugins import DECISION_S, Plugin, installed
 from rankfold.plural import count
-from rankfold.policy.vocabulary import Decision, Fleet, Job
+from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
 from rankfold.reconciler.commands.common import EXIT_INVALID, fail, output_option, show
 from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.source import spec, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
@@ -26,11 +27,11 @@ from rankfold.simulator.events import NotDone
 from rankfold.simulator.formats import FORMATS, POLLUX, form_of, read
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
-from rankfold.simulator.runs import BUILT_IN, RULES, TICK_S, Events, Ticks, Trace
+from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Ticks, Trace
 from rankfold.simulator.table import BadTrace
 from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
-from rankfold.simulator.whole import Decide
+from rankfold.simulator.whole import RULES, Decide
 
 FORMAT_VERSION = 1
 FAILURES_MAX = 10  # of a policy in a row
@@ -101,9 +102,9 @@ def simulate(
                 simulated = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
             else:
                 _refuse(applications=applications, tick=tick)
-                kinds = _kinds(fleet, nodes, gpus_per_node)
-                jobs_ = read(trace, kinds, form)
-                simulated = Events(jobs_, kinds, costs, policies, growth_delay or 0.0)
+                kinds, rules = _kinds(fleet, nodes, gpus_per_node)
+                rules = structs.replace(rules, growth_delay=growth_delay or 0.0)
+                simulated = Events(read(trace, kinds, form), kinds, costs, policies, rules)
             with _progress(names, simulated.jobs) as progress:
                 results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
@@ -181,12 +182,14 @@ def _refuse(**given: object) -> None:
             raise click.UsageError(f"--{name} is only for traces of format pollux")
 
 
-def _kinds(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> list[Kind]:
-    """The devices, the type with the most first."""
+def _kinds(
+    fleet: Path | None, nodes: int | None, gpus_per_node: int | None
+) -> tuple[list[Kind], Rules]:
+    """The devices, the type with the most first, and the rules of the fleet's Policy."""
     if fleet is None:
         if nodes is None or gpus_per_node is None:
             raise click.UsageError("give either --fleet DIR, or --nodes N and --gpus-per-node M")
-        return [Kind("gpu", nodes * gpus_per_node)]
+        return [Kind("gpu", nodes * gpus_per_node)], RULES
     if nodes is not None or gpus_per_node is not None:
         raise click.UsageError("give --fleet, or --nodes and --gpus-per-node, not both")
     loaded = spec.load_dir(fleet)
@@ -195,7 +198,7 @@ def _kinds(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> 
     desired = loaded.check().desired
     if desired.jobs:
         say(f"not simulated: {count(len(desired.jobs), 'job')} of {legible_name(fleet)}")
-    return _kinds_of(desired, fleet)
+    return _kinds_of(desired, fleet), rules_of(desired, RULES.ranks_on_a_device)
 
 
 def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:

@@ -35,7 +35,7 @@ from rankfold.reconciler.journal.rows import (
     desired_of,
 )
 from rankfold.reconciler.journal.tables import INDICES, SCHEMA_VERSION, create, database
-from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool
+from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool, TierRule
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
@@ -136,7 +136,7 @@ class Journal:
         self._seen = (0, 0)  # see `_look`
         self._direct_writes = False  # whether this transaction includes writes through `db` itself
         self._listed: tuple[int, list[Object]] = (-1, [])  # `objects()`, and its version
-        self._desired: tuple[tuple[int, str, float], Desired] = ((-1, "", 0.0), Desired())
+        self._desired: tuple[object, Desired] = (None, Desired())
 
     def _check_version(self) -> None:
         (version,) = self.db.execute("PRAGMA user_version").fetchone()
@@ -245,10 +245,14 @@ class Journal:
             self._seen = (self._seen[0], self.db.total_changes)
 
     @property
-    def version(self) -> tuple[int, int, int, tuple[str, float]]:
+    def version(self) -> object:
         """Differs whenever `desired` or `records` may return something else than before."""
-        policy = self.get("checkpoint_store", ""), self.get("growth_delay_s", GROWTH_DELAY_S)
-        return self._rewrites, self._objects.version, self._records.version, policy
+        return self._rewrites, self._objects.version, self._records.version, self._policy()
+
+    def _policy(self) -> tuple[str, float, dict[str, TierRule]]:
+        """The store, the growth delay and the tiers."""
+        delay = self.get("growth_delay_s", GROWTH_DELAY_S)
+        return self.get("checkpoint_store", ""), delay, self.get("tiers", {})
 
     # ---- meta
 
@@ -322,14 +326,14 @@ class Journal:
 
     def desired(self) -> Desired:
         """The desired state; the same object as long as nothing changes."""
-        url, objects = self.get("checkpoint_store", ""), self.objects()
-        delay = self.get("growth_delay_s", GROWTH_DELAY_S)
-        now = self._objects.version, url, delay
+        objects = self.objects()
+        url, delay, tiers = policy = self._policy()
+        now = self._objects.version, policy
         if self._desired[0] != now:
             desired = desired_of(objects)
             self._desired = (
                 now,
-                structs.replace(desired, checkpoint_store=url, growth_delay_s=delay),
+                structs.replace(desired, checkpoint_store=url, growth_delay_s=delay, tiers=tiers),
             )
         return self._desired[1]
 
@@ -408,6 +412,8 @@ class Journal:
             self.set("checkpoint_store", desired.checkpoint_store)
             if desired.growth_delay_s != self.get("growth_delay_s", GROWTH_DELAY_S):
                 self.set("growth_delay_s", desired.growth_delay_s)
+            if desired.tiers != self.get("tiers", {}):
+                self.set("tiers", desired.tiers)
         return changed
 
     def _retire(self, old: Object) -> bool:

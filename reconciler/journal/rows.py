@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Struct, structs
 
-from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool, TierRule
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
 
@@ -80,6 +80,7 @@ META: dict[str, Any] = {
     "failing": dict[str, str],
     "checkpoint_store": str,
     "growth_delay_s": Seconds,
+    "tiers": dict[str, TierRule],
     "no_saves": str,
     "incarnations": dict[str, Count],
     "over": dict[str, Seconds],

@@ -358,7 +358,8 @@ class Job(Struct, frozen=True):
         Written(
             "spec.gpus.demand",
             DEMAND,
-            "number of devices to which the tier's fraction refers, min to max; has no effect yet",
+            "number of devices to which the tier's fraction refers, min to max: "
+            "[Fractions](#fractions)",
             shown="max",
             read=int,
         ),
@@ -439,6 +440,13 @@ class Job(Struct, frozen=True):
         return replace(self, gpus=gpus, gpus_min=None, demand=None)
 
 
+class TierRule(Struct, frozen=True):
+    """The fraction of their progress that a tier guarantees its jobs, in each period."""
+
+    fraction: Annotated[float, Meta(ge=0, lt=1)]
+    period_s: Annotated[float, Meta(ge=1, le=1e12)] = 3600.0
+
+
 class Desired(Struct, frozen=True):
     """The whole desired state, by name."""
 
@@ -449,6 +457,7 @@ class Desired(Struct, frozen=True):
     growth_delay_s: float = (
         GROWTH_DELAY_S  # for which an elastic job has its devices before it grows
     )
+    tiers: Mapping[str, TierRule] = field(default_factory=dict)  # those that guarantee a fraction
 
     def devices(self) -> dict[str, Device]:
         return {d.name: d for pool in self.pools.values() for d in pool.devices}

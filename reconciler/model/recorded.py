@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field, to_builtins
 
 from rankfold.job_limits import RANKS_MAX
+from rankfold.policy.vocabulary import Guaranteed
 from rankfold.reconciler.model import states
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Count, DeviceName, Json, ObjectName, Seconds
@@ -140,6 +141,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`
     usage: Mapping[str, Seconds] = field(default_factory=dict)  # "tier/cause" → device-seconds
+    guaranteed: Guaranteed | None = None  # what it has had of its tier's fraction; fleet time
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
     error: str = ""  # of the last action, if it failed
@@ -194,7 +196,25 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
 
     def counted(self, now: float) -> dict[str, Any]:
         """The fields of the record with the device-seconds so far."""
-        return {"gpu_seconds": self.used_so_far(now), "usage": self.usage_so_far(now)}
+        return {
+            "gpu_seconds": self.used_so_far(now),
+            "usage": self.usage_so_far(now),
+            "guaranteed": self.guaranteed_so_far(now),
+        }
+
+    def guaranteed_so_far(self, now: float) -> Guaranteed | None:
+        """Its part of its tier's fraction until now: it makes progress while it is placed."""
+        found = self.guaranteed
+        if found is None or self.step == "ended":
+            return found
+        from rankfold.policy.fractions import counted, rate_of  # here: most fleets guarantee none
+
+        since = now if self.placed_since is None else min(self.placed_since, now)
+        if since > found.until:
+            found = counted(found, 0.0, since)
+        if self.fixed is None or self.placed_since is None:
+            return found
+        return counted(found, rate_of(found, self.fixed.world_size, len(set(self.placement))), now)
 
     def _since_placed(self, now: float) -> float:
         if self.placed_since is None:

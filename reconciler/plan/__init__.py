@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rankfold.policy.vocabulary import Guaranteed
 from rankfold.reconciler.actions import Action, subject
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import Observed, ObservedDevice
@@ -44,6 +45,8 @@ class Plan(Struct, frozen=True):
     targets: placement that each job should have now (() for none).
     converged: jobs that are as desired.
     degraded: jobs that run as well as they can, on fewer devices than desired.
+    guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
+        or no longer.
     """
 
     actions: tuple[Action, ...] = ()
@@ -51,6 +54,7 @@ class Plan(Struct, frozen=True):
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     converged: frozenset[str] = frozenset()
     degraded: frozenset[str] = frozenset()
+    guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
     fleet_ready: bool = True  # every desired device answers, and there is no other one
 
 
@@ -70,7 +74,9 @@ def plan(
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)
     waiting = allocation.degraded | allocation.waiting
     conditions_of = {
-        name: conditions(index, name, waiting, converged, allocation.reasons)
+        name: conditions(
+            index, name, waiting, converged, allocation.reasons, allocation.unguaranteed
+        )
         for name in desired.jobs
     }
     return Plan(
@@ -79,6 +85,7 @@ def plan(
         allocation.targets,
         converged,
         frozenset(steps.degraded - in_flight),
+        allocation.guaranteed,
         fleet_ready,
     )
 

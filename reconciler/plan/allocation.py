@@ -7,15 +7,18 @@ Runs once per plan, before the steps towards the targets.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from rankfold.policy import vocabulary as policy
 from rankfold.policy.decide import decide
+from rankfold.policy.fractions import admit
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.model.recorded import Condition, Record
+from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.model.states import ON_DEVICES
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
@@ -31,6 +34,8 @@ class Allocation:
     degraded: the same, for a job that continues with fewer devices meanwhile.
     purposes: tier and cause of each new placement, as in `Record.usage`.
     reasons: why the number of a job's devices changes, unless its spec says so.
+    guaranteed: changes of `Record.guaranteed`.
+    unguaranteed: jobs to which the fraction of their tier is not guaranteed.
     """
 
     def __init__(self, index: Index, now: float):
@@ -42,6 +47,8 @@ class Allocation:
         self.degraded: dict[str, Condition] = {}
         self.purposes: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
+        self.guaranteed: dict[str, policy.Guaranteed | None] = {}
+        self.unguaranteed: set[str] = set()
         self._bad = [self._bad_of(group) for group in self.groups.all]
         fleet = policy.Fleet(
             tuple(
@@ -55,10 +62,26 @@ class Allocation:
             ),
             index.observed.host_memory,
         )
-        rules = policy.Rules(RANKS_ON_A_DEVICE, growth_delay=index.desired.growth_delay_s)
-        decisions = decide(fleet, self._jobs(), rules, now)
+        self._rules = rules = rules_of(index.desired, RANKS_ON_A_DEVICE)
+        self._now = now
+        jobs = self._jobs()
+        decisions = decide(fleet, jobs, rules, now)
         for name, decision in decisions.items():
             self._carry_out(index.desired.jobs[name], index.records[name], decision)
+        if any(rules.fractions) or any(each.guaranteed for each in index.records.values()):
+            self._admit(jobs, decisions)
+
+    def _admit(self, jobs: list[policy.Job], decisions: Mapping[str, policy.Decision]) -> None:
+        for job in jobs:
+            decision, had = decisions.get(job.name), self.index.records[job.name].guaranteed
+            if decision is None:  # it ends
+                continue
+            if decision.admitted and job.guaranteed is None:
+                self.guaranteed[job.name] = admit(job, self._rules, self._now)
+            elif not decision.admitted and had is not None:
+                self.guaranteed[job.name] = None
+            if decision.admitted is False and job.wants == "devices":
+                self.unguaranteed.add(job.name)
 
     def memory_allows(self, job: Job, record: Record, devices: int) -> bool:
         """Whether a job may be folded onto this many devices; if not, it waits, with the reason."""
@@ -121,7 +144,21 @@ class Allocation:
             tier=job.tier,
             priority=job.priority,
             min_runtime=job.min_runtime_s,
+            demand=job.demand or 0,
+            guaranteed=self._guaranteed(job, record),
         )
+
+    def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:
+        """The fraction that is guaranteed to a job, and its progress until now; None if another
+        fraction is due to it: it has to be admitted again."""
+        found = record.guaranteed_so_far(self._now)
+        if found is None:
+            return None
+        rule = self.index.desired.tiers.get(job.tier)
+        now = (found.fraction, found.period, found.demand)
+        if rule is None or now != (rule.fraction, rule.period_s, job.demand or job.gpus):
+            return None
+        return found
 
     def _keeps(self, device: str, job: Job, record: Record) -> bool:
         if device in self.index.holds[job.name]:  # even if its proxy is slow or to be replaced

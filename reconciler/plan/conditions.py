@@ -22,9 +22,10 @@ def conditions(
     waiting: Mapping[str, Condition],
     converged: Set[str],
     reasons: Mapping[str, str],
+    unguaranteed: Set[str] = frozenset(),
 ) -> tuple[Condition, ...]:
     """waiting: why jobs do not have what they request; converged: jobs that are as desired;
-    reasons: why the policy changes their devices."""
+    reasons: why the policy changes their devices; unguaranteed: jobs that are treated as basic."""
     job, record = index.desired.jobs[name], index.records[name]
     result = [_ready(job, record, name in converged)]
     if name in index.silent:
@@ -37,6 +38,12 @@ def conditions(
     elif name not in converged:
         why = f"{reasons[name]}; " if name in reasons else ""
         result.append(Condition("Progressing", "True", "Converging", f"{why}step: {record.step}"))
+    if name in unguaranteed:
+        message = (
+            f"the fraction of {job.tier} is not guaranteed to it, because what other jobs are "
+            "guaranteed leaves too few devices: it is treated as basic until they end"
+        )
+        result.append(Condition("NotGuaranteed", "True", "NoCapacity", message))
     if record.alarms:
         result += _alarms(record)
     if record.races:

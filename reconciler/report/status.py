@@ -191,6 +191,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
+        "guaranteed": _guaranteed(record),
         "gpuSeconds": round(record.used_so_far(clock.now()), 3),
         "checkpoints": [
             {"id": each.id, "time": each.time, "bytes": each.bytes} for each in record.checkpoints
@@ -209,6 +210,21 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes_of.get(job.name, ())],
+    }
+
+
+def _guaranteed(record: Record) -> Json | None:
+    found = record.guaranteed_so_far(clock.now())
+    if found is None:
+        return None
+    since, here = found.until - found.admitted, found.until - found.begun
+    return {
+        "fraction": found.fraction,
+        "demand": found.demand,
+        "measured": round((found.earlier + found.progress) / since, 4) if since else None,
+        "measuredInPeriod": round(found.progress / here, 4) if here else None,
+        "periods": found.periods,
+        "violated": found.violated,
     }
 
 

@@ -58,6 +58,7 @@ def describe_lines(job: Json) -> list[str]:
         f"ranks:        {job['worldSize']}",
         f"devices:      {job['devices']} of {_wanted(job)} wanted",
         f"tier:         {_tier(job)}",
+        *_guaranteed_lines(job["guaranteed"]),
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
         *_settings_lines(job["settings"]),
@@ -77,6 +78,17 @@ def describe_lines(job: Json) -> list[str]:
         ),
     ]
     return lines
+
+
+def _guaranteed_lines(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    parts = [f"{found['fraction']:.1%} of its progress on {count(found['demand'], 'device')}"]
+    if found["measured"] is not None:
+        parts.append(f"{found['measured']:.1%} so far")
+    if found["periods"]:
+        parts.append(f"less in {found['violated']} of {count(found['periods'], 'period')}")
+    return [f"guaranteed:   {'; '.join(parts)}"]
 
 
 def _tier(job: Json) -> str:

@@ -145,6 +145,13 @@ def _listed(objects: Iterable[Object]) -> str:
     return ", ".join(f"{each.kind}/{each.name}" for each in objects)
 
 
+def _of(desired: Desired) -> str:
+    """The tiers that guarantee a fraction, for people."""
+    tiers = desired.tiers.items()
+    found = (f"{name} {each.fraction:g} per {each.period_s:g} s" for name, each in sorted(tiers))
+    return ", ".join(found) or "none"
+
+
 _WAY_OUT = "Cancel the job first, or give the new one another name"
 
 
@@ -178,6 +185,8 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
     if old.growth_delay_s != new.growth_delay_s:
         seconds = (f"{old.growth_delay_s:g}s", f"{new.growth_delay_s:g}s")
         result.append(Difference("Policy", "update", (("spec.growthDelay", *seconds),)))
+    if old.tiers != new.tiers:
+        result.append(Difference("Policy", "update", (("spec.tiers", _of(old), _of(new)),)))
     for name, job in new.jobs.items():
         if name not in old.jobs:
             result.append(
@@ -291,4 +300,4 @@ def merged(
             jobs[name] = replace(known, orphaned=False)
         else:
             jobs[name] = replace(job, created=known.created) if known else job
-    return Desired(pools, jobs, loaded.desired.checkpoint_store, loaded.desired.growth_delay_s)
+    return replace(loaded.desired, pools=pools, jobs=jobs)

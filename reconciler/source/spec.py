@@ -27,6 +27,7 @@ from rankfold.reconciler.model.desired import (
     Job,
     Origin,
     Pool,
+    TierRule,
     seconds_of,
 )
 from rankfold.reconciler.model.fields import fields_of
@@ -52,6 +53,7 @@ from rankfold.reconciler.source.schemas import (
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 FLEET_DEVICES_MAX = 1 << 16
+PERIOD_MIN_S = 60  # for which a fraction is measured
 WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
 FAULTS_MAX = 100  # most faults reported of a file
@@ -269,6 +271,7 @@ def load_texts(
             reader.jobs,
             reader.checkpoint_store,
             GROWTH_DELAY_S if reader.growth_delay_s is None else reader.growth_delay_s,
+            reader.tiers or {},
         ),
         reader.origins,
         sorted(set(reader.faults)),
@@ -295,6 +298,7 @@ class _Reader:
         self.device_count = 0
         self.checkpoint_store = ""
         self.growth_delay_s: float | None = None
+        self.tiers: dict[str, TierRule] | None = None
 
     def read_file(
         self, file: str, documents: list[yamldoc.Document], problems: list[yamldoc.Problem]
@@ -364,6 +368,8 @@ class _Reader:
                 reason = f"another Policy has {self.growth_delay_s:g} s: a fleet has one"
                 self.fault(file, doc, ("spec", "growthDelay"), reason)
             self.growth_delay_s = seconds
+        if (tiers := doc.value["spec"].get("tiers")) is not None:
+            self._tiers(file, doc, tiers)
         url = doc.value["spec"].get("checkpointStore", "")
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
@@ -371,6 +377,19 @@ class _Reader:
             reason = f"another Policy has {other}: a fleet has one store"
             self.fault(file, doc, ("spec", "checkpointStore"), reason)
         self.checkpoint_store = url or self.checkpoint_store
+
+    def _tiers(self, file: str, doc: yamldoc.Document, tiers: dict[str, Any]) -> None:
+        found = {}
+        for tier, given in tiers.items():
+            period = seconds_of(given.get("period", "1h"))
+            if period < PERIOD_MIN_S:
+                reason = f"must be at least {PERIOD_MIN_S}s, not {period}s"
+                self.fault(file, doc, ("spec", "tiers", tier, "period"), reason)
+            found[tier] = TierRule(float(given["fraction"]), float(period))
+        if self.tiers not in (None, found):
+            reason = "another Policy has other tiers: a fleet has one list"
+            self.fault(file, doc, ("spec", "tiers"), reason)
+        self.tiers = found
 
     def _name(self, file: str, doc: yamldoc.Document, kind: str, name: str) -> None:
         key = (kind, name)

@@ -12,7 +12,7 @@ import pytest
 from cuda import PROGRAMS, build
 
 from rankfold.policy.incremental import Changes
-from rankfold.policy.vocabulary import Job
+from rankfold.policy.vocabulary import Guaranteed, Job
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import Simulation
 from rankfold.simulator.runs import Events
@@ -67,9 +67,9 @@ class Followed:
         self.steps.append(Step(arrives=job.name))
         self._scheduler.arrive(job)
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, now: float) -> Guaranteed | None:
         self.steps.append(Step(ends=name))
-        self._scheduler.end(name)
+        return self._scheduler.end(name, now)
 
     def changes(self, now: float) -> Changes:
         found = self._scheduler.changes(now)
@@ -79,8 +79,8 @@ class Followed:
     def wakes(self, now: float) -> float:
         return self._scheduler.wakes(now)
 
-    def expect(self, name: str, remaining: float, now: float) -> None:
-        self._scheduler.expect(name, remaining, now)
+    def expect(self, name: str, remaining: float, now: float, pause: float = 0.0) -> None:
+        self._scheduler.expect(name, remaining, now, pause)
 
 
 def simulated() -> list[Step]:

@@ -11,12 +11,12 @@ TABLE: Table = {
     "policy/precedence.py": {
         f"{TIERS}::test_jobs_resume_by_tier_priority_and_age": {
             "tier-forgotten": (
-                "return (tier_of(job), job.priority, job.guarantee != 0)",
-                "return (0, job.priority, job.guarantee != 0)",
+                "return (tier_of(job), job.priority, job.guarantee != 0, job.behind)",
+                "return (0, job.priority, job.guarantee != 0, job.behind)",
             ),
             "priority-forgotten": (
-                "return (tier_of(job), job.priority, job.guarantee != 0)",
-                "return (tier_of(job), 0, job.guarantee != 0)",
+                "return (tier_of(job), job.priority, job.guarantee != 0, job.behind)",
+                "return (tier_of(job), 0, job.guarantee != 0, job.behind)",
             ),
         },
         f"{TIERS}::test_the_minimum_run_time_holds_for_the_own_tier_only": {
@@ -28,7 +28,10 @@ TABLE: Table = {
                 "return 0 <= now - job.since < job.min_runtime",
                 "return now - job.since < job.min_runtime",
             ),
-            "held-against-every-tier": ("(tier_of(job), math.inf, True) if", "(9, 0, True) if"),
+            "held-against-every-tier": (
+                "return (tier_of(job), math.inf, True",
+                "return (9, 0.0, True",
+            ),
         },
     },
     "policy/lending.py": {
@@ -55,7 +58,7 @@ TABLE: Table = {
             ),
         },
         f"{TIERS}::test_the_job_that_is_cheapest_to_stop_is_suspended": {
-            "pause-ignored": ("each[1].job.pause, -each[0])", "-each[0])"),
+            "pause-ignored": ("each[1].job.pause, -each[0]))", "-each[0]))"),
         },
         f"{TIERS}::test_no_job_is_suspended_for_one_that_still_does_not_fit": {
             "suspended-for-nothing": ("        if missing > 0:\n            return None\n", ""),
@@ -76,7 +79,10 @@ TABLE: Table = {
             "rounded-down": ("while end - known.got_at < seconds:", "while False:"),
         },
         f"{EVENTS}::test_a_job_grows_when_the_growth_delay_is_over": {
-            "growth-delay-ends-unnoticed": ("self._growth_delay if elastic else 0.0", "0.0"),
+            "growth-delay-ends-unnoticed": (
+                "self._rules.growth_delay if elastic else 0.0",
+                "0.0",
+            ),
         },
     },
     "simulator/runs.py": {

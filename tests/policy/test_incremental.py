@@ -66,7 +66,7 @@ class Followed:
     def end_jobs(self, now: float) -> None:
         for job in self.seen(now):
             if self.leaves[job.name] <= now or (job.own and job.remaining == 0.0):
-                self.fast.end(job.name)
+                self.fast.end(job.name, now)
                 del self.jobs[job.name], self.leaves[job.name]
 
     def turn(self, now: float) -> None:

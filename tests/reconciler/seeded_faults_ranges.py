@@ -39,8 +39,8 @@ TABLE: Table = {
     "reconciler/model/recorded.py": {
         f"{USAGE}::test_device_seconds_continue_after_a_restart_of_the_reconciler": {
             "uses-not-kept": (
-                '"usage": self.usage_so_far(now)}',
-                '"usage": {}}',
+                '"usage": self.usage_so_far(now),',
+                '"usage": {},',
             ),
         },
     },

@@ -15,7 +15,7 @@ import yaml
 from msgspec.structs import replace
 
 from rankfold import paths
-from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.desired import Desired, Job, TierRule
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import Checkpoint, Record
 from rankfold.reconciler.source import field_rules, spec, yamldoc
@@ -233,6 +233,17 @@ def test_a_wrong_addition_to_a_pool(addition: str) -> None:
             'spec.checkpointStore: "checkpoints" is invalid',
         ),
         ("spec: {prune: maybe}", "spec.prune: must be true or false"),
+        (
+            "spec: {tiers: {standard: {fraction: 0.7, period: 59s}}}",
+            "spec.tiers.standard.period: must be at least 60s, not 59s",
+        ),
+        ("spec: {tiers: {basic: {fraction: 0.7}}}", "spec.tiers.basic: there is no such field"),
+        ("spec: {tiers: {premium: {}}}", "spec.tiers.premium.fraction: is missing"),
+        ("spec: {tiers: {premium: {fraction: 1}}}", "spec.tiers.premium.fraction: must be at most"),
+        (
+            "spec: {tiers: {premium: {fraction: .nan}}}",
+            "spec.tiers.premium.fraction: must be a finite number",
+        ),
         ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?"),
     ],
 )
@@ -319,6 +330,15 @@ def test_two_policies_with_different_delays() -> None:
     other = POLICY.replace("spec: {}", "spec: {growthDelay: 1s}").replace("default", "other")
     (found,) = faults(delay, other)
     assert found == "1.yaml:4: spec.growthDelay: another Policy has 120 s: a fleet has one"
+
+
+def test_two_policies_with_different_tiers() -> None:
+    tiers = POLICY.replace("spec: {}", "spec: {tiers: {standard: {fraction: 0.7, period: 10m}}}")
+    assert load(tiers).check().desired.tiers == {"standard": TierRule(0.7, 600.0)}
+    assert load(tiers, POLICY.replace("default", "other")).check().desired.tiers
+    other = tiers.replace("0.7", "0.8").replace("default", "other")
+    (found,) = faults(tiers, other)
+    assert found == "1.yaml:4: spec.tiers: another Policy has other tiers: a fleet has one list"
 
 
 # ---- commands ----------------------------------------------------------------------------------
@@ -471,6 +491,10 @@ FULL: dict[str, Any] = {
             "prune": False,
             "checkpointStore": "s3://bucket/prefix",
             "growthDelay": "30s",
+            "tiers": {
+                "premium": {"fraction": 0.95, "period": "1h"},
+                "standard": {"fraction": 0.7, "period": "10m"},
+            },
         },
     },
 }

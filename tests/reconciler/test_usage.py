@@ -48,7 +48,8 @@ def test_device_seconds_continue_after_a_restart_of_the_reconciler(tmp_path: Pat
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
     used = replace(PLACED, gpu_seconds=5.0, usage={"basic/spec": 5.0})
-    assert used.counted(90.0) == {"gpu_seconds": 5.0, "usage": {"basic/spec": 5.0}}
+    found = used.counted(90.0)
+    assert (found["gpu_seconds"], found["usage"]) == (5.0, {"basic/spec": 5.0})
 
 
 def test_a_journal_of_an_earlier_version_has_only_the_sum() -> None:

@@ -31,7 +31,7 @@ TABLE: Table = {
         },
         f"{EVENTS}::test_it_decides_as_the_planner_would_on_all_jobs": {
             "remaining-not-updated": (
-                "self._scheduler.expect(active.job.name, pause + active.left, now)",
+                "self._scheduler.expect(active.job.name, pause + active.left, now, pause)",
                 "pass",
             ),
         },

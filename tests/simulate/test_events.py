@@ -19,9 +19,9 @@ from rankfold.policy.vocabulary import TIERS, Fleet, Job, Rules
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone, Simulation, fleet_of
 from rankfold.simulator.result import Done, Result, figures
-from rankfold.simulator.runs import BUILT_IN, RULES, Events
+from rankfold.simulator.runs import BUILT_IN, Events
 from rankfold.simulator.trace import Kind, TraceJob
-from rankfold.simulator.whole import Whole
+from rankfold.simulator.whole import RULES, Whole
 
 pytestmark = pytest.mark.unit
 
@@ -266,7 +266,7 @@ def test_a_minimum_run_time_ends_although_no_job_arrives_or_ends() -> None:
 
 def test_a_job_grows_when_the_growth_delay_is_over() -> None:
     jobs = [TraceJob("wide", 0.0, 2, 1, 2, 10.0), job("new", 0.0, 1, 1.0)]
-    result = Events(jobs, [Kind("gpu", 2)], FREE, {}, growth_delay=4.0).run("fifo")
+    result = Events(jobs, [Kind("gpu", 2)], FREE, {}, replace(RULES, growth_delay=4.0)).run("fifo")
     assert times({each.name: each for each in result.jobs}) == {"new": (0, 1), "wide": (0, 12)}
 
 

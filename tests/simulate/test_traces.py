@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
         HEAD.replace("work", "wrok") + GOOD,
         [
             "1:37: wrok: there is no such column; known: name, arrival, worldSize, min, max, tier, "
-            "work, deviceTypes, quota, priority, minRuntime",
+            "work, deviceTypes, quota, priority, minRuntime, demand",
             "1:1: header: the header lacks work",
         ],
     ),

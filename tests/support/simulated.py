@@ -92,6 +92,9 @@ class Fleet:
         """observe → plan → act, once."""
         self.now += 1.0
         planned = self.plan()
+        for name, guaranteed in planned.guaranteed.items():
+            record = self.records.get(name) or Record(name)
+            self.records[name] = replace(record, guaranteed=guaranteed)
         for action in planned.actions:
             self.act(action)
             self.check()
@@ -328,6 +331,8 @@ class Fleet:
             placement=kept,
             proxies={},
             detached=(),
+            **self.records[action.job].counted(self.now),
+            placed_since=None,
             rested_at=self.now,
             rest_error="",
         )

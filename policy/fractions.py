@@ -1,0 +1,214 @@
+"""The GPU fractions that tiers guarantee: to which jobs, and what each job has had of its own.
+
+A fraction is the progress of a job in a period, as the seconds that it would have taken on `demand`
+devices of its own, divided by the seconds of the period. The first period begins when the job is
+admitted. A job is admitted if the devices that all admitted jobs need fit the fleet; any other job
+of its tier is treated as basic.
+
+An admitted job needs the fewest devices on which its fraction holds all the time, and keeps as
+many. Only jobs of one device take turns, where the fraction is less than 1: one that is behind by
+the length of a turn, compared with another one, gets that one's device. The need of such a job is
+its fraction, and a little more for turns and pauses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from rankfold.policy.precedence import STEPS
+from rankfold.policy.sizes import useful
+from rankfold.policy.vocabulary import (
+    PRIORITY_MAX,
+    TIERS,
+    Decision,
+    Fleet,
+    Guaranteed,
+    Job,
+    Rules,
+)
+
+TURNS = 24  # in a period
+FIT = 1e-6  # devices
+
+
+def fraction_of(job: Job, rules: Rules) -> float:
+    """The fraction that its tier guarantees; 0: none."""
+    return rules.fractions[TIERS.index(job.tier)]
+
+
+def period_of(job: Job, rules: Rules) -> float:
+    return rules.periods[TIERS.index(job.tier)]
+
+
+def demand_of(job: Job) -> int:
+    return job.demand or job.devices
+
+
+def folds(world_size: int, devices: int) -> int:
+    """The ranks of the device that has the most."""
+    return -(-world_size // devices)
+
+
+def fewest_for(job: Job, fraction: float) -> int:
+    """The fewest devices on which a job always makes this fraction of its progress."""
+    if job.guarantee is None:
+        return job.devices
+    most = folds(job.world_size, demand_of(job)) / fraction
+    sizes = useful(job.world_size, max(1, job.guarantee), job.devices)
+    return next((each for each in sizes if folds(job.world_size, each) <= most), sizes[-1])
+
+
+def need_of(job: Job, rules: Rules) -> float:
+    """The devices that a job needs for its fraction; less than 1 if it takes turns."""
+    fraction = fraction_of(job, rules)
+    devices = fewest_for(job, fraction)
+    if job.devices > 1:
+        return devices
+    behind = (1 + 2 / STEPS) / TURNS  # part of the period by which it may be behind at the end
+    pauses = job.pause * TURNS / 2 / period_of(job, rules)
+    return min(1.0, fraction + behind + pauses)
+
+
+def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float]:
+    """The jobs whose fraction is guaranteed, with the devices that each needs. Jobs that have been
+    admitted come first; the others are in the order of tier, priority and creation."""
+    left = [float(group.to_come) for group in fleet.groups]
+    found: dict[str, float] = {}
+    for job in sorted((each for each in jobs if fraction_of(each, rules)), key=_order):
+        need = need_of(job, rules)
+        if job.wants not in ("devices", "nothing") or job.blocked or not job.groups:
+            continue
+        if sum(left[at] for at in job.groups) < need - FIT:
+            continue
+        found[job.name] = need
+        for at in job.groups:
+            part = min(left[at], need)
+            left[at] -= part
+            need -= part
+    return found
+
+
+def _order(job: Job) -> tuple[float, int, int, float, str]:
+    since = math.inf if job.guaranteed is None else job.guaranteed.admitted
+    return (since, -TIERS.index(job.tier), -job.priority, job.created, job.name)
+
+
+def as_guaranteed(jobs: Sequence[Job], needs: dict[str, float], rules: Rules) -> list[Job]:
+    """Jobs as the scheduler treats them. One that is admitted keeps the devices that it needs
+    from all others, or takes turns; one that is not is basic."""
+    found = []
+    for job in jobs:
+        if not fraction_of(job, rules):
+            found.append(job)
+        elif job.name not in needs:
+            found.append(replace(job, tier=TIERS[0]))
+        elif needs[job.name] < 1:
+            behind = math.floor(_behind(job, rules) / _step(job, rules))
+            found.append(replace(job, priority=0, behind=behind))
+        else:
+            least = job.guarantee if job.guarantee is None else math.ceil(needs[job.name])
+            found.append(replace(job, priority=PRIORITY_MAX + 1, guarantee=least))
+    return found
+
+
+def _behind(job: Job, rules: Rules) -> float:
+    """Seconds of progress that a job lacks in this period to what it needs for its fraction; below
+    0 if it is ahead."""
+    found = job.guaranteed
+    if found is None:
+        return 0.0
+    return need_of(job, rules) * (found.until - found.begun) - found.progress
+
+
+def _step(job: Job, rules: Rules) -> float:
+    return period_of(job, rules) / TURNS / STEPS
+
+
+def with_admission(
+    decisions: dict[str, Decision], jobs: Iterable[Job], needs: dict[str, float], rules: Rules
+) -> dict[str, Decision]:
+    """Decisions that say which jobs are admitted."""
+    for job in jobs:
+        if fraction_of(job, rules) and job.name in decisions:
+            decision = decisions[job.name]
+            decisions[job.name] = replace(decision, admitted=job.name in needs)
+    return decisions
+
+
+def wakes(jobs: Iterable[Job], rules: Rules) -> float:
+    """Seconds until a turn may be over although no job arrives or ends; infinity: no job waits for
+    its turn."""
+    waits: dict[str, float] = {}  # tier → steps by which the last of those that wait is behind
+    runs: dict[str, float] = {}  # the same of the first of those that run
+    steps: dict[str, float] = {}
+    for job in jobs:
+        if job.guaranteed is not None and job.wants == "devices":
+            tier, step = job.tier, _step(job, rules)
+            behind, steps[tier] = _behind(job, rules) / step, step
+            if job.own:
+                runs[tier] = min(behind, runs.get(tier, math.inf))
+            else:
+                waits[tier] = max(behind, waits.get(tier, -math.inf))
+    # The difference grows by a second in each second.
+    found = (
+        steps[tier] * max(1.0, STEPS - (waits[tier] - runs.get(tier, math.inf))) for tier in waits
+    )
+    return min(found, default=math.inf)
+
+
+# ---- what a job has had
+
+
+def admit(job: Job, rules: Rules, now: float) -> Guaranteed:
+    fraction, period = fraction_of(job, rules), period_of(job, rules)
+    return Guaranteed(fraction, period, demand_of(job), now, now, now)
+
+
+def is_violated(guaranteed: Guaranteed) -> bool:
+    """Whether the job has lost more time in this period than its fraction allows."""
+    lost = guaranteed.until - guaranteed.begun - guaranteed.progress
+    allowed = (1 - guaranteed.fraction) * guaranteed.period
+    return lost > allowed + FIT * guaranteed.period
+
+
+def rate_of(guaranteed: Guaranteed, world_size: int, devices: int) -> float:
+    """Its progress in a second on so many devices."""
+    if not devices:
+        return 0.0
+    return folds(world_size, guaranteed.demand) / folds(world_size, devices)
+
+
+def counted(guaranteed: Guaranteed, rate: float, now: float) -> Guaranteed:
+    """With the progress until `now`, at a constant rate. A clock that is set back changes
+    nothing."""
+    while now >= guaranteed.begun + guaranteed.period:
+        guaranteed = _next_period(guaranteed, rate, now)
+    more = max(0.0, now - guaranteed.until)
+    return replace(
+        guaranteed,
+        progress=guaranteed.progress + rate * more,
+        until=max(now, guaranteed.until),
+    )
+
+
+def _next_period(guaranteed: Guaranteed, rate: float, now: float) -> Guaranteed:
+    """At the end of its period, or, if that has just begun, of all whole periods until `now`."""
+    period = guaranteed.period
+    whole = 1
+    if guaranteed.until <= guaranteed.begun:
+        whole = max(1, math.floor((now - guaranteed.begun) / period))
+    end = guaranteed.begun + whole * period
+    progress = guaranteed.progress + rate * max(0.0, end - guaranteed.until)
+    before = replace(guaranteed, until=guaranteed.begun + period, progress=progress / whole)
+    return replace(
+        guaranteed,
+        begun=end,
+        until=max(end, guaranteed.until),
+        progress=0.0,
+        earlier=guaranteed.earlier + progress,
+        periods=guaranteed.periods + whole,
+        violated=guaranteed.violated + whole * is_violated(before),
+    )
