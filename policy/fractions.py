@@ -67,6 +67,8 @@ def need_of(job: Job, rules: Rules) -> float:
     devices = fewest_for(job, fraction)
     if job.devices > 1:
         return devices
+    if job.guaranteed is not None:  # pauses that were measured since then change nothing
+        return job.guaranteed.need
     behind = (1 + 2 / STEPS) / TURNS  # part of the period by which it may be behind at the end
     pauses = job.pause * TURNS / 2 / period_of(job, rules)
     return min(1.0, fraction + behind + pauses)
@@ -164,7 +166,8 @@ def wakes(jobs: Iterable[Job], rules: Rules) -> float:
 
 def admit(job: Job, rules: Rules, now: float) -> Guaranteed:
     fraction, period = fraction_of(job, rules), period_of(job, rules)
-    return Guaranteed(fraction, period, demand_of(job), now, now, now)
+    demand, need = demand_of(job), need_of(job, rules)
+    return Guaranteed(fraction, period, demand, now, now, now, need=need)
 
 
 def is_violated(guaranteed: Guaranteed) -> bool:

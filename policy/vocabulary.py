@@ -72,6 +72,7 @@ class Guaranteed(Struct, frozen=True):
     progress: in the present period, as the time that it would have taken on `demand` devices.
     earlier: the same in earlier periods; periods: their number; violated: in how many of them the
         job lost more time than the fraction allows.
+    need: devices that the job needed for it when it was admitted.
     """
 
     fraction: float
@@ -84,6 +85,7 @@ class Guaranteed(Struct, frozen=True):
     earlier: float = 0.0
     periods: int = 0
     violated: int = 0
+    need: float = 1.0
 
 
 class Job(Struct, frozen=True):

@@ -25,7 +25,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import Observed, StoreQuery
-from rankfold.reconciler.model.recorded import Ending, Record
+from rankfold.reconciler.model.recorded import Change, Ending, Record
 from rankfold.reconciler.observe import changes
 from rankfold.reconciler.observe.fleet import known_devices, observe
 from rankfold.reconciler.observe.prober import Prober
@@ -145,6 +145,7 @@ class Loop:
         with unwritten:
             record_findings(self.journal, records, observed)
         with unwritten:
+            self._open_decided(records)
             self._follow_changes(records, observed)
         with unwritten:
             if new:
@@ -298,10 +299,37 @@ class Loop:
         if message:
             self.journal.event(f"Job/{name}", "ActionFailed", message, "Warning")
 
+    def _open_decided(self, records: dict[str, Record]) -> None:
+        """Follow each move that the policy requests."""
+        moving = [
+            action.job
+            for action in self.plan.actions
+            if isinstance(action, actions.Place)
+            or (isinstance(action, actions.Barrier) and action.action == "request")
+        ]
+        if not moving:
+            return
+        earlier = {change.job: change for change in self.journal.changes(only_open=True)}
+        for name in moving:
+            target, cause = self.plan.targets.get(name), self.plan.causes.get(name)
+            if name in records and target is not None and cause:
+                gpus, now = len(set(target)), clock.now()
+                change = changes.decided(
+                    records[name], gpus, cause, earlier.get(name), time.time(), now
+                )
+                if change:
+                    self.journal.open_change(change)
+
     def _follow_changes(self, records: dict[str, Record], observed: Observed) -> None:
         for change in self.journal.changes(only_open=True):
             record = records.get(change.job)
-            if record is None or record.step == "ended":
+            target = self.plan.targets.get(change.job)
+            gpus = None if target is None else len(set(target))
+            if (
+                record is None
+                or record.step == "ended"
+                or changes.is_withdrawn(change, record, gpus)
+            ):
                 self.journal.save_change(structs.replace(change, superseded=True), open=False)
                 continue
             converged = change.job in self.plan.converged
@@ -310,10 +338,17 @@ class Loop:
                 continue
             self.journal.save_change(now, open=now.converged_at is None)
             if now.converged_at is not None:
+                self._record_pause(now)
                 pause = "" if now.pause_s is None else f", paused {now.pause_s:.3f} s"
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.journal.event(f"Job/{change.job}", "Converged", text)
+
+    def _record_pause(self, change: Change) -> None:
+        record = self.journal.record(change.job)
+        if record is not None and change.pause_s is not None:
+            pauses = {**record.pauses, change.kind: change.pause_s}
+            self.journal.save(structs.replace(record, pauses=pauses))
 
     def open_change(self, job: Job | None, commit: str, wanted_at: float) -> None:
         """Follow a change of a job that has begun, until the job is as desired. wanted_at: wall

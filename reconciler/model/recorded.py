@@ -141,6 +141,8 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`
     usage: Mapping[str, Seconds] = field(default_factory=dict)  # "tier/cause" → device-seconds
+    # "suspend", "resume" or "resize" → seconds for which it stood still the last time:
+    pauses: Mapping[str, Seconds] = field(default_factory=dict)
     guaranteed: Guaranteed | None = None  # what it has had of its tier's fraction; fleet time
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
@@ -180,6 +182,12 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
         if self.step not in states.ON_DEVICES:
             return frozenset()
         return frozenset(self.placement) - frozenset(self.detached)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds for which it stands still when it loses or changes devices; 0: not measured."""
+        rests = self.pauses.get("suspend", 0.0) + self.pauses.get("resume", 0.0)
+        return max(rests, self.pauses.get("resize", 0.0))
 
     def used_so_far(self, now: float) -> float:
         """Device-seconds: each of its devices counts while the job is placed there. now: fleet
@@ -246,6 +254,14 @@ class Change(Struct, frozen=True):
     freed_at: Seconds | None = None
     converged_at: Seconds | None = None
     superseded: bool = False
+    cause: str = ""  # why the policy requested it; empty: a file or a person did
+
+    @property
+    def kind(self) -> str:
+        """As in `Record.pauses`."""
+        if self.to_gpus == 0:
+            return "suspend"
+        return "resize" if self.from_gpus else "resume"
 
     @property
     def pause_s(self) -> float | None:

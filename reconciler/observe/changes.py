@@ -1,6 +1,7 @@
 """Measures a change of a running job's devices, from the request to convergence. Pure.
 
-The loop calls `requested` when desired state changes, and `follow` after every observation.
+The loop calls `requested` when desired state changes, `decided` when the policy moves a job, and
+`follow` after every observation.
 """
 
 from __future__ import annotations
@@ -32,6 +33,31 @@ def requested(
     if now == gpus:
         return None
     return Change(0, job.name, now, gpus, commit, wanted_at, epoch=record.epoch, wanted=wanted)
+
+
+def decided(
+    record: Record, gpus: int, cause: str, earlier: Change | None, wanted_at: float, wanted: float
+) -> Change | None:
+    """The change that a decision of the policy requires of a job that it begins to move, or of one
+    that it brings back; None if it is followed already.
+
+    gpus: number of devices that the job gets; cause: of the decision; earlier: its open change.
+    """
+    if record.epoch == 0 or record.ending or record.step not in ("placed", "detached"):
+        return None
+    now = devices_now(record)
+    if now == gpus or (earlier and (not earlier.cause or earlier.to_gpus == gpus)):
+        return None
+    return Change(
+        0, record.name, now, gpus, "", wanted_at, epoch=record.epoch, wanted=wanted, cause=cause
+    )
+
+
+def is_withdrawn(change: Change, record: Record, gpus: int | None) -> bool:
+    """Whether the policy no longer requests a change. gpus: number of devices that the job should
+    have now; None: as many as it has."""
+    stays = gpus is None or gpus == devices_now(record)
+    return bool(change.cause) and stays and record.step == "placed" and record.epoch == change.epoch
 
 
 def follow(
@@ -66,7 +92,7 @@ def follow(
         holders = (device.job(change.job) for device in observed.devices.values())
         if not record.placement and all(h is None or h.state == "saved" for h in holders):
             change = replace(change, freed_at=now)
-    if converged and _fulfilled(change, record):
+    if (converged or change.cause) and _fulfilled(change, record):
         change = replace(change, converged_at=now)
     return change
 

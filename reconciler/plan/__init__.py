@@ -45,6 +45,7 @@ class Plan(Struct, frozen=True):
     targets: placement that each job should have now (() for none).
     converged: jobs that are as desired.
     degraded: jobs that run as well as they can, on fewer devices than desired.
+    causes: why the policy changes the devices of jobs.
     guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
         or no longer.
     """
@@ -54,6 +55,7 @@ class Plan(Struct, frozen=True):
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     converged: frozenset[str] = frozenset()
     degraded: frozenset[str] = frozenset()
+    causes: Mapping[str, str] = field(default_factory=dict)
     guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
     fleet_ready: bool = True  # every desired device answers, and there is no other one
 
@@ -85,6 +87,7 @@ def plan(
         allocation.targets,
         converged,
         frozenset(steps.degraded - in_flight),
+        {name: purpose.partition("/")[2] for name, purpose in allocation.purposes.items()},
         allocation.guaranteed,
         fleet_ready,
     )

@@ -144,6 +144,7 @@ class Allocation:
             tier=job.tier,
             priority=job.priority,
             min_runtime=job.min_runtime_s,
+            pause=record.pause_s,
             demand=job.demand or 0,
             guaranteed=self._guaranteed(job, record),
         )

@@ -192,6 +192,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
         "guaranteed": _guaranteed(record),
+        "pauses": {kind: round(record.pauses[kind], 6) for kind in sorted(record.pauses)},
         "gpuSeconds": round(record.used_so_far(clock.now()), 3),
         "checkpoints": [
             {"id": each.id, "time": each.time, "bytes": each.bytes} for each in record.checkpoints
@@ -279,6 +280,7 @@ def change_status(change: Change) -> Json:
         "converge_s": change.converge_s,
         "pause_s": change.pause_s,
         "superseded": change.superseded,
+        "cause": change.cause or "spec",
     }
 
 

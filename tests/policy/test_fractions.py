@@ -189,6 +189,14 @@ def test_an_admitted_job_of_several_devices_gets_those_of_jobs_that_take_turns()
     assert sum(world.own.values()) == 6
 
 
+def test_the_need_of_a_job_is_measured_when_it_is_admitted() -> None:
+    """Otherwise a pause that is measured later would take another job's guarantee away."""
+    rules = Rules(100, fractions=FRACTIONS)
+    one = of("standard", "one", 1, pause=0.0)
+    admitted = replace(one, guaranteed=fractions.admit(one, rules, 0.0))
+    assert fractions.need_of(replace(admitted, pause=60.0), rules) == fractions.need_of(one, rules)
+
+
 # ---- simulated
 
 

@@ -147,7 +147,7 @@ TABLE: Table = {
             "test_an_observed_but_different_object_has_not_converged"
         ): {
             "converged-unseen": (
-                "if converged and _fulfilled(change, record):",
+                "if (converged or change.cause) and _fulfilled(change, record):",
                 "if _fulfilled(change, record):",
             ),
         },

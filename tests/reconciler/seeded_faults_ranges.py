@@ -9,7 +9,20 @@ TIERS = "tests/reconciler/test_tiers.py"
 USAGE = "tests/reconciler/test_usage.py"
 SPEC = "tests/reconciler/test_spec.py"
 
+FIGURES = "tests/reconciler/test_figures.py"
+
 TABLE: Table = {
+    "reconciler/observe/changes.py": {
+        f"{FIGURES}::test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed": {
+            "persons-change-is-superseded": ("(not earlier.cause or earlier", "(earlier"),
+        },
+        f"{FIGURES}::test_a_decision_that_is_taken_back_is_no_longer_followed": {
+            "followed-for-ever": ("return bool(change.cause) and stays and", "return False and"),
+        },
+        f"{FIGURES}::test_a_job_that_waits_without_devices_has_been_suspended_as_decided": {
+            "never-suspended": ("if (converged or change.cause) and", "if converged and"),
+        },
+    },
     "reconciler/plan/allocation.py": {
         f"{RANGES}::test_a_job_grows_shrinks_for_another_one_and_grows_again": {
             "range-forgotten": ("guarantee=job.gpus_min,", "guarantee=None,"),
@@ -37,6 +50,9 @@ TABLE: Table = {
         },
     },
     "reconciler/model/recorded.py": {
+        f"{FIGURES}::test_pauses_of_a_job_are_those_of_its_last_moves": {
+            "resume-costs-nothing": (' + self.pauses.get("resume", 0.0)', ""),
+        },
         f"{USAGE}::test_device_seconds_continue_after_a_restart_of_the_reconciler": {
             "uses-not-kept": (
                 '"usage": self.usage_so_far(now),',

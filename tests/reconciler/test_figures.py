@@ -72,6 +72,49 @@ def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
         assert changes.requested(job, each, "abc", 1.0, 1.0) is None
 
 
+def test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed() -> None:
+    def decided(record: Record, gpus: int, earlier: Change | None = None) -> Change | None:
+        return changes.decided(record, gpus, "tier", earlier, 12.5, 7.5)
+
+    change = decided(record(TWO, 3), 1)
+    assert change == Change(0, "gpt", 2, 1, "", 12.5, epoch=3, wanted=7.5, cause="tier")
+    assert decided(record(TWO, 3), 1, change) is None, "it is followed already"
+    assert decided(record(TWO, 3), 0, change) is not None
+    assert decided(record(TWO, 3), 1, wanted(to_gpus=4)) is None, "a person's change comes first"
+    assert decided(record(TWO, 3), 2) is None
+    assert decided(record((), 0, "started"), 2) is None, "its first start is no change"
+    assert decided(record(TWO, 3, ending=Ending("Failed", "RankFailed", "", 9.0)), 1) is None
+
+
+def test_a_decision_that_is_taken_back_is_no_longer_followed() -> None:
+    change = wanted(cause="order")
+    assert changes.is_withdrawn(change, record(TWO, 1), 2)
+    assert changes.is_withdrawn(change, record(TWO, 1), None)
+    assert not changes.is_withdrawn(change, record(TWO, 1), 1)
+    assert not changes.is_withdrawn(change, record(ONE, 2), 1)
+    assert not changes.is_withdrawn(wanted(), record(TWO, 1), 2), "a person's change stays"
+
+
+def test_a_job_that_waits_without_devices_has_been_suspended_as_decided() -> None:
+    """It is not as its spec requests, so it has not converged."""
+    change = replace(wanted(cause="tier"), to_gpus=0, cut_at=50.0)
+    done = changes.follow(change, record((), 2, "detached"), Observed({}), False, 51.5)
+    assert (done.converged_at, done.pause_s, done.kind) == (51.5, 1.5, "suspend")
+    own = replace(change, cause="")
+    assert changes.follow(own, record((), 2, "detached"), Observed({}), False, 51.5).freed_at
+
+
+def test_pauses_of_a_job_are_those_of_its_last_moves() -> None:
+    assert [Change(0, "a", *each, "", 0.0).kind for each in ((2, 1), (1, 0), (0, 1))] == [
+        "resize",
+        "suspend",
+        "resume",
+    ]
+    assert Record("a").pause_s == 0.0
+    assert Record("a", pauses={"suspend": 1.0, "resume": 2.0, "resize": 2.5}).pause_s == 3.0
+    assert Record("a", pauses={"resize": 2.5}).pause_s == 2.5
+
+
 # ---- how it goes -----------------------------------------------------------------------------
 
 
