@@ -125,11 +125,16 @@ def main(arguments: list[str]) -> int:
     from . import private
     from .process import Script
     from .run import Parent, Plan
+    from .selftest import sums_are_equal
 
     try:
         private.check_version(torch.__version__)
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
+        return 2
+    counts = [count for _, count in options.counts]
+    if min(counts) < options.world and not sums_are_equal(options.world):
+        print("this build of gloo adds in another order than the elastic runtime", file=sys.stderr)
         return 2
     private.import_all()
     script = Script(options.script.resolve(), tuple(options.arguments), options.state.resolve())

@@ -32,7 +32,8 @@ def _combined(host: Host, mine: dict[int, torch.Tensor], operation: Any) -> torc
         return torch.stack(host.gathered(mine)).amax(0)
     if operation == dist.ReduceOp.MIN:
         return torch.stack(host.gathered(mine)).amin(0)
-    raise NotSupported(f"all-reduce with {operation}: the elastic runtime has SUM, MIN and MAX")
+    name = getattr(operation, "op", operation)
+    raise NotSupported(f"all-reduce with {name}: the elastic runtime has SUM, MIN and MAX")
 
 
 class Arranged:
@@ -205,3 +206,17 @@ class Group(dist.ProcessGroup):
     def barrier(self, options: Any = None) -> Any:
         self._gathered(torch.zeros(1))
         return self._finished([])
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise NotSupported(f"the collective {name.strip('_')}: see docs/elastic.md for others")
+
+    return refuse
+
+
+for each in (
+    *("reduce", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base", "alltoall"),
+    *("alltoall_base", "send", "recv", "recv_anysource"),
+):
+    setattr(Group, each, _refused(each))

@@ -102,6 +102,20 @@ def mark_stepped(optimizer: Any) -> None:
     optimizer._opt_called = True
 
 
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has been applied to a part of the model."""
+    return any(
+        each._compiled_call_impl is not None or hasattr(each, "_orig_mod")
+        for each in model.modules()
+    )
+
+
+def joins(model: Any) -> bool:
+    """Whether the model is in the context of its `join`."""
+    enabled: bool = model._join_config.enable
+    return enabled
+
+
 def has_hooks(model: Any) -> bool:
     """Whether a script has registered a communication hook."""
     return bool(model._comm_hooks)

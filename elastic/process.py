@@ -99,6 +99,11 @@ class _Threads:
             worker.quiet = False
             print(f"rank {rank} was stopped: {stopped}", file=sys.stderr)
             self.statuses[rank] = 1
+        except NotSupported as refused:
+            worker.quiet = False
+            traceback.print_exc()
+            print(f"rank {rank} uses what the elastic runtime refuses: {refused}", file=sys.stderr)
+            self.statuses[rank] = 1
         except BaseException:  # noqa: BLE001  (the script's own; it is reported, and ends the run)
             worker.quiet = False
             traceback.print_exc()

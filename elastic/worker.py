@@ -11,6 +11,7 @@ from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from . import context, private, state
@@ -43,6 +44,14 @@ class Wrapped:
             )
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NotSupported(f"an optimizer of type {type(optimizer).__name__}")
+        if isinstance(optimizer, Joinable):
+            raise NotSupported(f"{type(optimizer).__name__}: ranks have different states")
+        if model.mixed_precision is not None:
+            raise NotSupported("mixed_precision of DistributedDataParallel: use torch.autocast")
+        if any(getattr(each, "sparse", False) for each in model.modules()):
+            raise NotSupported("sparse gradients (nn.Embedding with sparse=True, for example)")
+        if private.is_compiled(model):
+            raise NotSupported("torch.compile")
         self.model = model
         self.module = model.module
         self.optimizer = optimizer
@@ -68,6 +77,8 @@ class Wrapped:
         """Does what DistributedDataParallel does before a forward pass, and records the buckets."""
         if private.has_hooks(self.model):
             raise NotSupported("communication hooks of DistributedDataParallel (PowerSGD)")
+        if private.joins(self.model):
+            raise NotSupported("Join (uneven inputs)")
         if not torch.is_grad_enabled():
             return
         with self._group.recording(self.buckets) as arranged:

@@ -46,17 +46,19 @@ class Python:
         with self._process as process:
             process.kill()
 
-    def _line(self) -> str | None:
+    def _line(self, limit: float) -> str | None:
         """None if it does not arrive in time."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], scaled(LIMIT_S))
+        ready, _, _ = select.select([self._process.stdout], [], [], limit)
         if not ready:
             return None
         line = self._process.stdout.readline().decode()
         assert line, "PyTorch's process has ended"
         return line
 
-    def __call__(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: object, limit_s: float = LIMIT_S, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         out, err = (self.folder / name for name in ("stdout", "stderr"))
         words = [str(each) for each in arguments]
         command = {
@@ -68,12 +70,12 @@ class Python:
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        pid = self._line()
-        status = self._line()
+        pid = self._line(scaled(limit_s))
+        status = self._line(scaled(limit_s))
         if pid is not None and status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-            self._line()
+            self._line(scaled(limit_s))
         assert status is not None, f"timed out: {err.read_text()}"
         return subprocess.CompletedProcess(words, int(status), out.read_text(), err.read_text())
 

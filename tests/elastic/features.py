@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker
 
 import rankfold.elastic as elastic
 
-EPOCHS, BATCHES = 2, 3
+EPOCHS, BATCHES = int(os.environ.get("EPOCHS", "2")), 3
 
 
 class Noisy(Dataset):
@@ -58,6 +58,22 @@ def kill():
         signal.pause()
 
 
+class Crossed(nn.Module):
+    """Each second pass has its layers in reverse order, so its gradients are ready in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(7))
+        self.head = nn.Linear(6, 5)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        for layer in self.layers if self.calls % 2 else reversed(self.layers):
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
 def digest(model, opt):
     found = hashlib.sha256()
     tensors = [*model.parameters(), *model.buffers()]
@@ -78,7 +94,10 @@ def train(name, model, opt, sched, step, each_epoch=lambda epoch: False, **loadi
     model, opt, sched = elastic.wrap(model, opt, sched)
     data = Noisy()
     sampler = DistributedSampler(data, seed=3)
-    loader = DataLoader(data, batch_size=4, sampler=sampler, **loading)
+    if "shuffle" in loading:
+        loader = DataLoader(data, batch_size=4 * dist.get_world_size(), **loading)
+    else:
+        loader = DataLoader(data, batch_size=4, sampler=sampler, **loading)
     kept = elastic.local(total=0.0)
     for epoch in elastic.epochs(EPOCHS):
         sampler.set_epoch(epoch)
@@ -168,7 +187,9 @@ def groups():
     parts = [{"params": model.module.body.parameters()}]
     parts.append({"params": model.module.heads.parameters(), "lr": 0.3})
     opt = torch.optim.SGD(parts, lr=0.1, momentum=0.9)
-    sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=[0.2, 0.5], total_steps=20)
+    sched = torch.optim.lr_scheduler.OneCycleLR(
+        opt, max_lr=[0.2, 0.5], total_steps=EPOCHS * BATCHES + 1
+    )
     kept = elastic.local(epochly=torch.optim.lr_scheduler.ExponentialLR(opt, 0.5))
 
     def step(number, x, y):
@@ -188,7 +209,9 @@ def seeded(number):
 
 
 def workers():
-    simple("workers", *made(), num_workers=2)
+    """Their seeds are drawn from a generator of the script's."""
+    generator = torch.Generator().manual_seed(5 + dist.get_rank())
+    simple("workers", *made(), num_workers=2, generator=generator)
 
 
 def persistent():
@@ -216,8 +239,18 @@ def evaluate():
     simple("evaluate", model, opt, each_epoch=stops)
 
 
+def crossed():
+    simple("crossed", *made(Crossed()))
+
+
+def shuffled():
+    """The sampler draws its seed from the generator that dropout uses."""
+    simple("shuffled", *made(), shuffle=True)
+
+
 FEATURES = (scaler, accumulate, unused, static, view, groups, workers, persistent, evaluate)
-# They make 6 steps each, except evaluate, which makes 3.
+FEATURES += (crossed, shuffled)
+# They make EPOCHS * BATCHES steps each, except evaluate, which makes BATCHES.
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 random.seed(dist.get_rank())

@@ -3,6 +3,7 @@ number changes."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def stock(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     [
         "--processes=1",
         "--processes=2",
-        "--schedule=0:2,1:1,3:3,7:2,8:3,15:1,19:2,21:1,27:3,32:2,38:1,40:2,45:1,46:3,49:2",
+        "--schedule=0:2,1:1,3:3,7:2,8:3,15:1,19:2,21:1,27:3,32:2,38:1,40:2,45:1,46:3,52:1,55:2,60:1",
     ],
 )
 def test_features_have_the_output_of_stock_processes(
@@ -46,6 +47,30 @@ def test_features_have_the_output_of_stock_processes(
     assert (done.returncode, done.stderr) == (0, ""), found
     for name, text in stock.items():
         assert found[name].splitlines() == text.splitlines(), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_362_changes_of_the_number_of_processes_change_no_bit(
+    python: Python, tmp_path: Path
+) -> None:
+    """As many as EasyScale counts in a day. A descriptor that each change leaked would exceed the
+    limit of open files."""
+    folder, state = tmp_path / "stock", tmp_path / "state"
+    folder.mkdir()
+    long = {"EPOCHS": "16"}
+    assert python(HERE / "stock.py", WORLD, folder, SCRIPT, **long).returncode == 0
+    draw = random.Random(40)
+    counts = [3]
+    while len(counts) <= 362:
+        counts.append(draw.choice([each for each in (1, 2, 3) if each != counts[-1]]))
+    steps = [0, *sorted(draw.sample(range(1, 10 * 16 * 3), 362))]
+    pairs = zip(steps, counts, strict=True)
+    schedule = ",".join(f"{step}:{count}" for step, count in pairs)
+    command = (*RUN, "--schedule", schedule, "--state", state, SCRIPT)
+    done = python(*command, **long, limit_s=1500, LIMIT_NOFILE="128")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert output(state) == output(folder)
 
 
 def test_a_killed_process_costs_at_most_the_interval(

@@ -5,6 +5,7 @@ stdout and stderr. Answers each with the program's process id, and with its exit
 
 import json
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -21,6 +22,9 @@ def run(arguments, folder, environment, out, err):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if "LIMIT_NOFILE" in environment:
+        limit = int(environment["LIMIT_NOFILE"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     status = 0
     try:
         if arguments[0] == "-m":

@@ -1,0 +1,162 @@
+"""Fails where a name of PyTorch's that elastic/private.py uses has another meaning than there."""
+
+import random
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from rankfold.elastic import context, private
+
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return random.random(), float(np.random.rand()), torch.rand(2), get_worker_info().seed
+
+
+class Group(dist.ProcessGroup):
+    def size(self):
+        return 3
+
+    def rank(self):
+        return 2
+
+
+def worlds():
+    """The default group of torch.distributed is a part of the world."""
+    stock = private.world()
+    assert dist.is_initialized()
+    private.set_world(private.own_world())
+    assert not dist.is_initialized()
+    group = Group(2, 3)
+    private.set_default(group, "name")
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (2, 3, "gloo")
+    private.unset_default()
+    assert not dist.is_initialized()
+    private.set_world(stock)
+    assert dist.get_world_size() == 1
+
+
+def futures():
+    future = torch.futures.Future()
+    work = private.finished(future)
+    assert not work.is_completed()
+    future.set_result([torch.ones(1)])
+    assert work.wait()
+    assert work.is_completed()
+
+
+def end_of_backward():
+    assert not private.at_end_of_backward(lambda: None)
+    x = torch.ones(2, requires_grad=True)
+    called = []
+
+    def hook(gradient):
+        private.at_end_of_backward(lambda: called.append(x.grad is not None))
+
+    x.register_hook(hook)
+    (2 * x).sum().backward()
+    assert called == [True]
+
+
+def schedulers():
+    opt = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)
+    assert not private.scheduled(opt.step)
+    sched = torch.optim.lr_scheduler.StepLR(opt, 1)
+    assert private.scheduled(opt.step)
+    stock = opt.step
+    opt.step = lambda: stock()
+    private.mark_scheduled(opt.step)
+    private.mark_stepped(opt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sched.step()
+
+
+def model():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    return DDP(net, bucket_cap_mb=0.00007)
+
+
+def backward(each):
+    each(torch.ones(2, 4)).sum().backward()
+
+
+def sizes(each):
+    return each._get_ddp_logging_data()["bucket_sizes"]
+
+
+def buckets():
+    """They are arranged once; a new reducer has those that it is given, and reduces into them."""
+    stock = model()
+    assert not private.has_hooks(stock)
+    backward(stock)
+    before = sizes(stock)
+    private.arrange_buckets(stock)
+    assert stock._has_rebuilt_buckets
+    assert not stock.reducer._rebuild_buckets(), "it arranges once"
+    backward(stock)
+    other = model()
+    private.use_buckets(other, [[3], [1, 2], [0]])
+    assert sizes(other) == "16, 80, 64", sizes(other)
+    assert before != sizes(other)
+    other.zero_grad()
+    backward(other)
+    assert all(each.grad is not None for each in other.parameters())
+    stock.register_comm_hook(None, lambda state, bucket: None)
+    assert private.has_hooks(stock)
+    assert private.joins(stock) is False
+    with stock.join():
+        assert private.joins(stock) is True
+
+
+def compiled():
+    net = nn.Sequential(nn.Linear(2, 2))
+    assert not private.is_compiled(net)
+    net[0].compile()
+    assert private.is_compiled(net)
+    assert private.is_compiled(nn.Sequential(torch.compile(nn.Linear(2, 2))))
+
+
+def loaders():
+    """A data worker has the seeds, and a pass the indices, of a stock DataLoader."""
+    loader = DataLoader(Drawn(), batch_size=2, shuffle=True, num_workers=2)
+    torch.manual_seed(1)
+    stock = list(loader)
+    torch.manual_seed(1)
+    iterator = private.loader_iterator(loader)
+    indices = list(private.indices(iterator))
+    assert sorted(map(len, indices)) == [2, 2]
+    for number, batch in enumerate(stock):
+        private.start_data_worker(iterator, number)
+        mine = private.fetcher(iterator).fetch(indices[number])
+        assert all(map(torch.equal, mine, batch))
+    seed = private.seed(iterator)
+    private.restart(iterator, loader)
+    assert private.seed(iterator) == seed
+    assert len(list(private.indices(iterator))) == 2
+    private.set_seed(iterator, 3)
+    assert private.start_data_worker(iterator, 1).seed == 4
+    private.set_data_worker(None)
+    assert get_worker_info() is None
+
+
+def modules():
+    assert {"training", "_parameters", "_buffers", "_modules"} <= private.MODULE
+    assert "weight" not in private.MODULE
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+checks = (worlds, futures, end_of_backward, schedulers, buckets, compiled, loaders, modules)
+for check in checks:
+    saved = context.save()
+    check()
+    context.load(saved)
+print(*(check.__name__ for check in checks))

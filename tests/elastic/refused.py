@@ -1,0 +1,116 @@
+"""Uses something that the elastic runtime refuses. Rank 1 does; the others wait for it.
+
+Usage: refused.py NAME"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, IterableDataset
+
+import rankfold.elastic as elastic
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([torch.ones(2, 4)])
+
+
+def sparse():
+    model = DDP(nn.Embedding(4, 4, sparse=True))
+    elastic.wrap(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def join():
+    model, _, _ = elastic.wrap(*made())
+    with model.join():
+        model(torch.ones(2, 4))
+
+
+def mixed_precision():
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    elastic.wrap(*made(mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16)))
+
+
+def power_sgd():
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hooks
+
+    model, _, _ = elastic.wrap(*made())
+    model.register_comm_hook(hooks.PowerSGDState(None), hooks.powerSGD_hook)
+    model(torch.ones(2, 4))
+
+
+def closure():
+    model = DDP(nn.Linear(4, 4))
+    model, opt, _ = elastic.wrap(model, torch.optim.LBFGS(model.parameters()))
+    opt.step(lambda: model(torch.ones(2, 4)).sum())
+
+
+def zero():
+    model = DDP(nn.Linear(4, 4))
+    elastic.wrap(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1))
+
+
+def fsdp():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
+    elastic.wrap(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def compiled():
+    net = nn.Linear(4, 4)
+    net.compile()
+    elastic.wrap(*made(net))
+
+
+def compiled_model():
+    model, opt = made()
+    elastic.wrap(torch.compile(model), opt)
+
+
+def iterable():
+    elastic.wrap(*made())
+    for _ in elastic.steps(DataLoader(Endless(), batch_size=None)):
+        pass
+
+
+def spawn():
+    elastic.wrap(*made())
+    data = [torch.ones(4)] * 4
+    for _ in elastic.steps(DataLoader(data, num_workers=1, multiprocessing_context="spawn")):
+        pass
+
+
+def collective():
+    dist.reduce(torch.ones(2), 0)
+
+
+def group():
+    dist.new_group([0])
+
+
+def product():
+    dist.all_reduce(torch.ones(2), op=dist.ReduceOp.PRODUCT)
+
+
+def unsaved():
+    """A variable that cannot be saved, when the number of processes changes."""
+    model, opt, _ = elastic.wrap(*made())
+    elastic.local(file=sys.stdin)
+    for x in elastic.steps(DataLoader([torch.ones(4)] * 4)):
+        model(x).sum().backward()
+        opt.step()
+
+
+def made(net=None, **options):
+    model = DDP(nn.Linear(4, 4) if net is None else net, **options)
+    return model, torch.optim.SGD(model.parameters(), 0.1)
+
+
+dist.init_process_group("gloo")
+globals()[sys.argv[1]]()
