@@ -125,6 +125,7 @@ def main(arguments: list[str]) -> int:
     from . import private
     from .process import Script
     from .run import Parent, Plan
+    from .sealing import Damaged
     from .selftest import sums_are_equal
 
     try:
@@ -141,7 +142,11 @@ def main(arguments: list[str]) -> int:
     states = (options.state / STATES).resolve()
     states.mkdir(exist_ok=True)
     plan = Plan(options.world, options.counts, options.checkpoint_every, states, script)
-    return Parent(plan).run()
+    try:
+        return Parent(plan).run()
+    except Damaged as damaged:
+        print(damaged, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

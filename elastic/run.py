@@ -7,6 +7,7 @@ killed starts again from the newest saved state.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from .host import blocks
 from .process import Script, work
+from .sealing import check, seal
 from .stage import Stage
 
 PR_SET_PDEATHSIG = 1
@@ -96,7 +98,8 @@ class Running:
 
     def go(self, folder: Path) -> None:
         for descriptor in self._go.values():
-            os.write(descriptor, os.fsencode(folder))
+            with contextlib.suppress(BrokenPipeError):  # the process has failed: see Parent
+                os.write(descriptor, os.fsencode(folder))
 
     def exited(self, descriptor: int) -> int:
         """The exit status of the process that has ended; negative: the signal that killed it."""
@@ -125,7 +128,9 @@ class Parent:
 
     def _start(self, step: int, continues: bool) -> Running:
         self._started += 1
-        return Running(self._plan, step, continues, f"rendezvous-{self._started}")
+        name = f"rendezvous-{self._started}"
+        (self._plan.folder / name).unlink(missing_ok=True)  # of a run that was killed
+        return Running(self._plan, step, continues, name)
 
     def _prepare(self, step: int) -> Running:
         if self._next is None:
@@ -135,6 +140,8 @@ class Parent:
     def run(self) -> int:
         """Returns the exit status of the run; in a child, of that process."""
         saved = newest(self._plan.folder)
+        if saved:
+            check(saved[1])
         current = self._start(saved[0] if saved else 0, continues=saved is not None)
         if current.child is not None:
             return current.child
@@ -150,6 +157,8 @@ class Parent:
             if status > 0 or (status < 0 and not self._again(latest)):
                 return self._end(status if status > 0 else 128 - status)
             assert latest is not None
+            if status < 0:
+                check(latest[1])
             if status < 0 and self._next is not None:
                 self._next.kill()
                 self._next = None
@@ -224,6 +233,8 @@ class Parent:
         """All processes have saved their state. It replaces older ones."""
         self._failures = 0
         folder = self._plan.folder
+        if self._plan.every is not None:
+            seal(folder / f"unfinished-{step}")
         (folder / f"unfinished-{step}").rename(folder / f"step-{step}")
         for path in folder.iterdir():
             if (name := SAVED.fullmatch(path.name)) and int(name[1]) != step:

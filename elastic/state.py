@@ -73,6 +73,8 @@ def _own(wrapped: Wrapped, gradients: list[torch.Tensor | None]) -> dict[str, An
         "attributes": {name: _attributes(each) for name, each in wrapped.module.named_modules()},
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "gradients": gradients,
+        # False after a pass in no_sync: the next one then takes no buffers from rank 0.
+        "takes_buffers": wrapped.model.require_forward_param_sync,
     }
 
 
@@ -162,6 +164,7 @@ def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
         _load_module(wrapped.module, saved)
         for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):
             parameter.grad = gradient
+        wrapped.model.require_forward_param_sync = saved["takes_buffers"]
         if wrapped.scheduler is not None:
             wrapped.scheduler.load_state_dict(saved["scheduler"])
     for each, saved in zip(worker.locals, state["locals"], strict=False):

@@ -56,10 +56,9 @@ class Python:
         assert line, "PyTorch's process has ended"
         return line
 
-    def __call__(
-        self, *arguments: object, limit_s: float = LIMIT_S, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         out, err = (self.folder / name for name in ("stdout", "stderr"))
+        limit = scaled(float(variables.get("LIMIT_S", LIMIT_S)))
         words = [str(each) for each in arguments]
         command = {
             "arguments": words,
@@ -70,12 +69,12 @@ class Python:
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
-        pid = self._line(scaled(limit_s))
-        status = self._line(scaled(limit_s))
+        pid = self._line(limit)
+        status = self._line(limit)
         if pid is not None and status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-            self._line(scaled(limit_s))
+            self._line(limit)
         assert status is not None, f"timed out: {err.read_text()}"
         return subprocess.CompletedProcess(words, int(status), out.read_text(), err.read_text())
 

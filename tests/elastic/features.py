@@ -1,5 +1,5 @@
 """Uses of DistributedDataParallel, one function each. Prints losses, and a digest of
-parameters, buffers, gradients and the optimizer's state after each epoch.
+parameters, buffers, gradients and the optimizer's state after each step.
 
 Usage: features.py [NAME…]"""
 
@@ -104,10 +104,10 @@ def train(name, model, opt, sched, step, each_epoch=lambda epoch: False, **loadi
         for number, (x, y) in enumerate(elastic.steps(loader)):
             loss = step(epoch * BATCHES + number, x, y)
             kept.total += loss.item()
-            print(name, epoch, number, loss.item().hex(), kept.total.hex(), random.random())
+            print(name, epoch, number, kept.total.hex(), random.random(), digest(model, opt))
             if f"{name} {epoch} {number} {dist.get_rank()}" == os.environ.get("KILL"):
                 kill()
-        print(name, epoch, digest(model, opt), [group["lr"] for group in opt.param_groups])
+        print(name, epoch, [group["lr"] for group in opt.param_groups])
         if each_epoch(epoch):
             break
 

@@ -9,6 +9,7 @@ SUMS = f"{BITS}::test_sums_are_those_of_gloo[3]"
 
 FEATURES = "tests/elastic/test_features.py"
 RESIZE = f"{FEATURES}::test_features_have_the_output_of_stock_processes"
+RESUME = f"{FEATURES}::test_a_killed_run_continues_in_other_processes"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 TABLE: Table = {
@@ -52,6 +53,10 @@ TABLE: Table = {
                 'state: dict[str, Any] = _file(folder / "rank-0.pt")',
             ),
             "gradients-not-saved": ("parameter.grad = gradient", "pass"),
+            "buffers-of-rank-0-after-no-sync": (
+                'wrapped.model.require_forward_param_sync = saved["takes_buffers"]',
+                "pass",
+            ),
             "attributes-not-saved": (
                 'vars(each).update(saved["attributes"].get(name, {}))',
                 "pass",
@@ -71,7 +76,16 @@ TABLE: Table = {
             ),
         },
     },
+    "elastic/sealing.py": {
+        RESUME: {"damage-unnoticed": ("or _digest(path) != digest", "or False")},
+    },
     "elastic/run.py": {
+        RESUME: {
+            "rendezvous-of-a-killed-run": (
+                "        (self._plan.folder / name).unlink(missing_ok=True)",
+                "        None",
+            ),
+        },
         KILL: {
             "does-not-continue": (
                 "if latest is None or self._failures >= ATTEMPTS:",

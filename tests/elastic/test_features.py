@@ -68,7 +68,7 @@ def test_362_changes_of_the_number_of_processes_change_no_bit(
     pairs = zip(steps, counts, strict=True)
     schedule = ",".join(f"{step}:{count}" for step, count in pairs)
     command = (*RUN, "--schedule", schedule, "--state", state, SCRIPT)
-    done = python(*command, **long, limit_s=1500, LIMIT_NOFILE="128")
+    done = python(*command, **long, LIMIT_S="1500", LIMIT_NOFILE="128")
     assert (done.returncode, done.stderr) == (0, "")
     assert output(state) == output(folder)
 
@@ -92,12 +92,20 @@ def test_a_killed_run_continues_in_other_processes(
     options = ("--checkpoint-every=5", "--state", tmp_path)
     killed = {"KILL": "groups 0 2 0", "KILL_PARENT": "1", "KILLED": str(tmp_path / "killed")}
     assert python(*RUN, "--processes=3", *options, SCRIPT, **killed).returncode == -9
+    (saved,) = tmp_path.glob("states/step-*")
     done = python(*RUN, *options, SCRIPT)
     assert done.returncode == 2
-    assert "step-30 is the saved state of a run: pass --resume, or remove it" in done.stderr
+    assert f"{saved} is the saved state of a run: pass --resume, or remove it" in done.stderr
     done = python("-m", "rankfold.elastic", "run", "--world=4", "--resume", *options, SCRIPT)
     assert "the saved state has a world of 3, not of 4" in done.stderr
-    done = python(*RUN, "--resume", "--processes=1", *options, SCRIPT)
+    damaged = saved / "rank-1.pt"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-9] + b"\0" + content[-8:])
+    done = python(*RUN, "--resume", *options, SCRIPT)
+    assert done.returncode == 2
+    assert f"{damaged} is missing or damaged" in done.stderr
+    damaged.write_bytes(content)
+    done = python(*RUN, "--resume", "--processes=2", *options, SCRIPT)
     assert (done.returncode, done.stderr) == (0, ""), output(tmp_path)
     assert output(tmp_path) == stock
     assert not (tmp_path / "states").exists(), "a finished run needs no state"
