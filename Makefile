@@ -201,6 +201,10 @@ bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.files $(BENCH_ARGS)
 
+.PHONY: bench-policy
+bench-policy: $(VENV_READY) ## measure one decision on all jobs, with tiers, ranges and fractions
+	$(PYTHON) -m benchmarks.policy $(BENCH_ARGS)
+
 # Writes everything that a GPU can show to build/gpu/report.json, and what is missing. It builds what
 # it needs itself, so that a failed build is in the report.
 .PHONY: gpu-check
