@@ -340,7 +340,7 @@ TABLE: Table = {
             ),
             "saved-and-copied-again": (
                 "return page->saved || (page->in_image",
-                "return (1 && (page->in_image",
+                "return (page->in_image",
             ),
             "in-common-before-it-is-written": (
                 "return !m->inflight && !memory_moving(m) && !m->whole &&",
