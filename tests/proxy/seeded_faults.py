@@ -95,7 +95,7 @@ TABLE: Table = {
             "distance-not-seen": ("digest_word(d, reach->addr - b->addr);", ""),
             "elsewhere-is-believed": (
                 "f->known &= !(bounded && reaches_other_buffer(reach, bound, b));",
-                "(void)elsewhere;",
+                "(void)reaches_other_buffer;",
             ),
             "memory-leads-nowhere": ("if (uses[n] == REACH_WRITTEN && !bounded)", "if (0)"),
             "beyond-the-end-is-nothing": (
@@ -285,7 +285,7 @@ TABLE: Table = {
     },
     "proxy/core/collective/piece.c": {
         RESULTS: {
-            "nothing-is-hand_ended": ("if (call->receiver == i)", "if (1)"),
+            "nothing-is-handed": ("if (call->receiver == i)", "if (1)"),
         },
     },
     "proxy/core/loop/slice.c": {

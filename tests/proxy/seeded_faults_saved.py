@@ -64,7 +64,7 @@ TABLE: Table = {
             "a-longer-name-than-there-is": ("!m || s->name_bytes > s->r.bytes - sizeof *s", "!m"),
             "few-communicators": (
                 "!bytes && capacity <= COMMS_BYTES_MAX; capacity *= 4",
-                "!bytes && room <= 4096; room *= 4",
+                "!bytes && capacity <= 4096; capacity *= 4",
             ),
             "another-communicator": ("!n || key != s->key", "!n"),
             "collectives-issued-anew": ("s->issued = from->issued;", ""),

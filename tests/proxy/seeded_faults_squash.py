@@ -23,7 +23,7 @@ TABLE: Table = {
             "a-sharer-left-out": ("if (o == r)\n", "if (o == r || team->count)\n"),
             "others-do-not-know-of-it": ("item_row(its)->effect(o, its, &g);", ";"),
             "others-memory-may-move": ("memory_use(&o->memory);", ";"),
-            "is_written-without-asking": ("if (owns_written(r, f))", "if (1)"),
+            "written-without-asking": ("if (owns_written(r, f))", "if (1)"),
             "held-by-what-is-gone": ("not_first(o, its);", ""),
             "failed-ranks-are-waited-for": ("if (o->async_error)", "if (0)"),
             "freed-buffers-are-waited-for": (
@@ -37,9 +37,9 @@ TABLE: Table = {
             "order-of-streams-forgotten": ("if (!ready_open(o, s) ||", "if (!s->next ||"),
             "what-runs-before-is-overtaken": (
                 "return still && queue_orders(o, s, queue) ?",
-                "(void)follows;\n\t\t\treturn still ?",
+                "(void)queue_orders;\n\t\t\treturn still ?",
             ),
-            "while-its-page-is-copy_ended": ("!memory_moving(&o->memory) && ", ""),
+            "while-its-page-is-copied": ("!memory_moving(&o->memory) && ", ""),
             "kept-from-its-copy": (" && !memory_waits(&o->memory)", ""),
             "who-may-write-anywhere-takes-part": (" && !o->memory.fenced", ""),
             "kernels-being-loaded-are-others": (

@@ -74,7 +74,7 @@ TABLE: Table = {
             "who-shares-a-part-takes-part": ("if (!exactly)", "if (0)"),
             "what-runs-before-is-overtaken": (
                 "return still && queue_orders(o, s, queue) ?",
-                "(void)follows;\n\t\t\treturn still ?",
+                "(void)queue_orders;\n\t\t\treturn still ?",
             ),
             "a-sharer-left-out": ("if (o == r)\n", "if (o == r || team->count)\n"),
             "others-do-not-know-of-it": ("item_row(its)->effect(o, its, &g);", ";"),
@@ -86,7 +86,7 @@ TABLE: Table = {
                 "",
             ),
             "opened-and-closed-in-each-turn": ("!memory_may_open(", "0 && !memory_may_open("),
-            "is_written-without-asking": ("if (owns_written(r, f))", "if (1)"),
+            "written-without-asking": ("if (owns_written(r, f))", "if (1)"),
         },
     },
     "proxy/core/loop/slice.c": {
