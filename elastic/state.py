@@ -110,7 +110,8 @@ def save_shared(worker: Worker, folder: Path) -> None:
 
 
 def _file(path: Path) -> Any:
-    return torch.load(path, weights_only=False)
+    """The content of a file. Tensors are mapped: a page is read, or copied, when it is used."""
+    return torch.load(path, weights_only=False, mmap=True)
 
 
 def _same_names(what: str, saved: dict[str, Any], mine: dict[str, Any]) -> None:
