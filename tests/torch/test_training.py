@@ -18,7 +18,7 @@ from support.patience import scaled
 GPT = Guest(
     "torch-gpt",
     "examples/torch/train_gpt.py",
-    ("--steps", "200", "--out", "params", "--save", "state.pt", "--save-every", "8"),
+    ("--steps", "100", "--out", "params", "--save", "state.pt", "--save-every", "8"),
     ranks=4,
     lines=20,
     interpreter="build/torch/python",
