@@ -20,6 +20,7 @@ def _srtf(fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float) -> dict[s
 SCHEDULERS: Mapping[str, Decide] = {
     "fifo": fifo.decide,
     "backfill": partial(fifo.decide, backfill=True),
+    "tiers": fifo.decide,  # that of a fleet
     "srtf": _srtf,
 }
 

@@ -247,4 +247,4 @@ def incremental(fleet: Fleet, rules: Rules) -> Incremental:
     """The scheduler of the rules. Raises KeyError if it is not built in."""
     if rules.scheduler == "srtf":
         return Shortest(fleet, rules)
-    return Queue(fleet, rules, {"fifo": False, "backfill": True}[rules.scheduler])
+    return Queue(fleet, rules, {"fifo": False, "tiers": False, "backfill": True}[rules.scheduler])

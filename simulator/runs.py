@@ -18,8 +18,8 @@ from rankfold.simulator.ticks import Nodes, TickSimulation
 from rankfold.simulator.trace import Kind, TraceJob
 from rankfold.simulator.whole import RULES, Decide, Whole
 
-BUILT_IN = ("fifo", "backfill", "srtf")
-ELASTIC = ("fifo", "backfill")  # those that resize elastic jobs, and know tiers
+BUILT_IN = ("fifo", "backfill", "tiers", "srtf")
+ELASTIC = ("fifo", "backfill", "tiers")  # those that resize elastic jobs, and know tiers
 TICK_S = 60.0
 Policies = Mapping[str, Decide]  # those that are not built in
 

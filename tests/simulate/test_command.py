@@ -124,6 +124,21 @@ def test_a_wrong_trace_is_refused(simulate: Callable[..., Result], tmp_path: Pat
     )
 
 
+def test_the_tiers_of_a_fleet_hold_and_are_reported(
+    simulate: Callable[..., Result], tmp_path: Path
+) -> None:
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    (fleet / "pool.yaml").write_text(POOL)
+    policy = POOL.replace("Pool", "Policy").partition("spec:")[0]
+    (fleet / "policy.yaml").write_text(policy + "spec: {tiers: {standard: {fraction: 0.5}}}\n")
+    found = output_of(simulate("--fleet", fleet, "--scheduler", "tiers,fifo", "-o", "json"))
+    tiers = found["schedulers"]["tiers"]["tiers"]
+    assert tiers == found["schedulers"]["fifo"]["tiers"], "a fleet serves first come, first served"
+    assert tiers["standard"]["admitted"] == 2 and tiers["standard"]["violated"] == 0
+    assert "admitted" not in tiers["basic"]
+
+
 def test_a_fleet_without_devices_or_with_unequal_ones(
     simulate: Callable[..., Result], tmp_path: Path
 ) -> None:
