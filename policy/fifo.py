@@ -14,7 +14,7 @@ others of their tier and priority.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -46,14 +46,20 @@ def decide(
 
         needs = fractions.admitted(fleet, all_jobs, rules)
         treated = fractions.as_guaranteed(all_jobs, needs, rules)
-        decisions = _decide(fleet, treated, rules, now, backfill)
+        decisions = _decide(fleet, treated, rules, now, backfill, needs)
         return fractions.with_admission(decisions, all_jobs, needs, rules)
     return _decide(fleet, all_jobs, rules, now, backfill)
 
 
 def _decide(
-    fleet: Fleet, all_jobs: Sequence[Job], rules: Rules, now: float, backfill: bool
+    fleet: Fleet,
+    all_jobs: Sequence[Job],
+    rules: Rules,
+    now: float,
+    backfill: bool,
+    guaranteed: Collection[str] = (),
 ) -> dict[str, Decision]:
+    """guaranteed: jobs to which their fraction is."""
     needs = {job.name: job.need for job in all_jobs}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
@@ -62,6 +68,8 @@ def _decide(
     turn.free.remove(taken)
     wanted.sort(key=lambda each: _first_in_line(each[0]), reverse=True)
     turn.lending = lending = Lending(fleet.groups, memory, wanted, now)
+    patient = {job.name for job, _ in wanted if _is_patient(job, rules, now)}
+    turn.patient = patient.difference(guaranteed)
     for job, own in wanted:
         if not lending.has_lent(job.name):
             turn.give(job, own)
@@ -72,6 +80,13 @@ def _decide(
         if is_elastic(job) and not lending.has_lent(job.name):
             turn.grow(job, rules.growth_delay, now)
     return turn.decisions
+
+
+def _is_patient(job: Job, rules: Rules, now: float) -> bool:
+    """Whether a job has not waited for the preemption delay yet."""
+    return (
+        not job.on_devices and 0 <= now - max(job.created, job.waits_since) < rules.preemption_delay
+    )
 
 
 def _first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
@@ -116,6 +131,7 @@ class Turn:
     claimed: groups whose free devices a job that waits has a claim on, with its precedence; if
         there are several such jobs, that of the last.
     lending: devices that jobs may give up; None: there are none.
+    patient: jobs that have not waited long enough for others to give up devices.
     awaited: for each job that waits until others have given up devices, the groups of these.
     """
 
@@ -124,6 +140,7 @@ class Turn:
         self.free = Free(fleet.groups)
         self.claimed: dict[int, Precedence] = {}
         self.lending: Lending | None = None
+        self.patient: set[str] = set()
         self.awaited: list[set[int]] = []
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
 
@@ -204,7 +221,9 @@ class Turn:
 
     def _borrow(self, job: Job, groups: Sequence[int], wanted: int, missing: int) -> Loan | None:
         """Devices that elastic jobs give up so that this job has all that it wants."""
-        if self.lending is None or job.blocked or not self._memory_allows(job, wanted):
+        if self.lending is None or job.blocked or job.name in self.patient:
+            return None
+        if not self._memory_allows(job, wanted):
             return None
         # A job before it in line takes any devices of its groups when they are free, also those
         # that others would give up for this one: unless this one can use all of these, it is too

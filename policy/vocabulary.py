@@ -117,6 +117,7 @@ class Job(Struct, frozen=True):
         concerned.
     demand: devices to which the fraction of its tier refers; 0: `devices`.
     guaranteed: its fraction, with what it has had until now; None: it has not been admitted.
+    waits_since: since when it waits for devices, on the clock of `created`, if that is later.
     behind: how far it is behind its fraction, if it takes turns; fractions.py sets it.
     """
 
@@ -151,12 +152,14 @@ class Job(Struct, frozen=True):
     demand: int = 0
     guaranteed: Guaranteed | None = None
     behind: int = 0
+    waits_since: float = 0.0
 
 
 class Rules(Struct, frozen=True):
     """Limits that every decision keeps, and the scheduler: one of `decide.SCHEDULERS`.
 
     growth_delay: seconds for which a job keeps its devices before it moves in order to grow.
+    preemption_delay: seconds for which a job waits before others give up devices for it.
     fractions: that each of TIERS guarantees, 0 to 1; 0: none.
     periods: seconds for which each of these is measured.
     """
@@ -166,6 +169,7 @@ class Rules(Struct, frozen=True):
     growth_delay: float = 0.0
     fractions: tuple[float, ...] = (0.0, 0.0, 0.0)
     periods: tuple[float, ...] = (3600.0, 3600.0, 3600.0)
+    preemption_delay: float = 0.0
 
 
 class Disturbance(Struct, frozen=True):

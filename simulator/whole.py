@@ -51,6 +51,7 @@ class _Known:
             since=self.got_at,
             served=self.served + (now - self.got_at) * len(devices),
             guaranteed=self.guaranteed,
+            waits_since=self.got_at,
         )
 
     def _count(self, now: float) -> None:
@@ -116,7 +117,11 @@ class Whole:
         return min(turn, min(ends, default=math.inf))
 
     def _ends(self, known: _Known, now: float) -> Iterator[float]:
-        """When the minimum run time and the growth delay of a job end."""
+        """When the minimum run time and the growth delay of a job end, or its preemption delay."""
+        if not known.devices and self._rules.preemption_delay:
+            end = max(known.job.created, known.got_at) + self._rules.preemption_delay
+            if end > now:
+                yield end
         if known.devices:
             elastic = known.job.guarantee is not None
             for seconds in (known.job.min_runtime, self._rules.growth_delay if elastic else 0.0):

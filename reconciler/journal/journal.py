@@ -35,13 +35,20 @@ from rankfold.reconciler.journal.rows import (
     desired_of,
 )
 from rankfold.reconciler.journal.tables import INDICES, SCHEMA_VERSION, create, database
-from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool, TierRule
+from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 
 EVENTS_MAX = 10_000
 EVENTS_PER_JOB_MAX = 256  # most actions, and most changes, kept of a job
+
+POLICY: dict[str, Any] = {  # fields of `Desired` that Policy documents give, and their defaults
+    "checkpoint_store": "",
+    "growth_delay_s": GROWTH_DELAY_S,
+    "preemption_delay_s": 0.0,
+    "tiers": {},
+}
 
 T = TypeVar("T")
 
@@ -249,10 +256,9 @@ class Journal:
         """Differs whenever `desired` or `records` may return something else than before."""
         return self._rewrites, self._objects.version, self._records.version, self._policy()
 
-    def _policy(self) -> tuple[str, float, dict[str, TierRule]]:
-        """The store, the growth delay and the tiers."""
-        delay = self.get("growth_delay_s", GROWTH_DELAY_S)
-        return self.get("checkpoint_store", ""), delay, self.get("tiers", {})
+    def _policy(self) -> dict[str, Any]:
+        """The fields of `Desired` that Policy documents give."""
+        return {name: self.get(name, default) for name, default in POLICY.items()}
 
     # ---- meta
 
@@ -327,13 +333,13 @@ class Journal:
     def desired(self) -> Desired:
         """The desired state; the same object as long as nothing changes."""
         objects = self.objects()
-        url, delay, tiers = policy = self._policy()
+        policy = self._policy()
         now = self._objects.version, policy
         if self._desired[0] != now:
             desired = desired_of(objects)
             self._desired = (
                 now,
-                structs.replace(desired, checkpoint_store=url, growth_delay_s=delay, tiers=tiers),
+                structs.replace(desired, **policy),
             )
         return self._desired[1]
 
@@ -409,11 +415,9 @@ class Journal:
                     changed.append(spec.name)
             self.set("source", source)
             self.set("revision", revision)
-            self.set("checkpoint_store", desired.checkpoint_store)
-            if desired.growth_delay_s != self.get("growth_delay_s", GROWTH_DELAY_S):
-                self.set("growth_delay_s", desired.growth_delay_s)
-            if desired.tiers != self.get("tiers", {}):
-                self.set("tiers", desired.tiers)
+            for name, before in self._policy().items():
+                if getattr(desired, name) != before:
+                    self.set(name, getattr(desired, name))
         return changed
 
     def _retire(self, old: Object) -> bool:

@@ -80,6 +80,7 @@ META: dict[str, Any] = {
     "failing": dict[str, str],
     "checkpoint_store": str,
     "growth_delay_s": Seconds,
+    "preemption_delay_s": Seconds,
     "tiers": dict[str, TierRule],
     "no_saves": str,
     "incarnations": dict[str, Count],

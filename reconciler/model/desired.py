@@ -457,6 +457,7 @@ class Desired(Struct, frozen=True):
     growth_delay_s: float = (
         GROWTH_DELAY_S  # for which an elastic job has its devices before it grows
     )
+    preemption_delay_s: float = 0.0  # for which a job waits before others give up devices
     tiers: Mapping[str, TierRule] = field(default_factory=dict)  # those that guarantee a fraction
 
     def devices(self) -> dict[str, Device]:

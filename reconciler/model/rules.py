@@ -13,6 +13,7 @@ def rules_of(desired: Desired, ranks_on_a_device: int) -> Rules:
     return Rules(
         ranks_on_a_device,
         growth_delay=desired.growth_delay_s,
+        preemption_delay=desired.preemption_delay_s,
         fractions=tuple(each.fraction for each in tiers),
         periods=tuple(each.period_s for each in tiers),
     )

@@ -145,6 +145,7 @@ class Allocation:
             priority=job.priority,
             min_runtime=job.min_runtime_s,
             pause=record.pause_s,
+            waits_since=record.rested_at,
             demand=job.demand or 0,
             guaranteed=self._guaranteed(job, record),
         )

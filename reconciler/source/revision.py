@@ -185,6 +185,9 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
     if old.growth_delay_s != new.growth_delay_s:
         seconds = (f"{old.growth_delay_s:g}s", f"{new.growth_delay_s:g}s")
         result.append(Difference("Policy", "update", (("spec.growthDelay", *seconds),)))
+    if old.preemption_delay_s != new.preemption_delay_s:
+        seconds = (f"{old.preemption_delay_s:g}s", f"{new.preemption_delay_s:g}s")
+        result.append(Difference("Policy", "update", (("spec.preemptionDelay", *seconds),)))
     if old.tiers != new.tiers:
         result.append(Difference("Policy", "update", (("spec.tiers", _of(old), _of(new)),)))
     for name, job in new.jobs.items():

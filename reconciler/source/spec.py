@@ -271,6 +271,7 @@ def load_texts(
             reader.jobs,
             reader.checkpoint_store,
             GROWTH_DELAY_S if reader.growth_delay_s is None else reader.growth_delay_s,
+            reader.preemption_delay_s or 0.0,
             reader.tiers or {},
         ),
         reader.origins,
@@ -298,6 +299,7 @@ class _Reader:
         self.device_count = 0
         self.checkpoint_store = ""
         self.growth_delay_s: float | None = None
+        self.preemption_delay_s: float | None = None
         self.tiers: dict[str, TierRule] | None = None
 
     def read_file(
@@ -361,13 +363,8 @@ class _Reader:
         return None
 
     def _policy(self, file: str, doc: yamldoc.Document) -> None:
-        delay = doc.value["spec"].get("growthDelay")
-        if delay is not None:
-            seconds = float(seconds_of(delay))
-            if self.growth_delay_s not in (None, seconds):
-                reason = f"another Policy has {self.growth_delay_s:g} s: a fleet has one"
-                self.fault(file, doc, ("spec", "growthDelay"), reason)
-            self.growth_delay_s = seconds
+        self.growth_delay_s = self._delay(file, doc, "growthDelay", self.growth_delay_s)
+        self.preemption_delay_s = self._delay(file, doc, "preemptionDelay", self.preemption_delay_s)
         if (tiers := doc.value["spec"].get("tiers")) is not None:
             self._tiers(file, doc, tiers)
         url = doc.value["spec"].get("checkpointStore", "")
@@ -377,6 +374,19 @@ class _Reader:
             reason = f"another Policy has {other}: a fleet has one store"
             self.fault(file, doc, ("spec", "checkpointStore"), reason)
         self.checkpoint_store = url or self.checkpoint_store
+
+    def _delay(
+        self, file: str, doc: yamldoc.Document, field: str, earlier: float | None
+    ) -> float | None:
+        """Seconds; earlier: those of another Policy."""
+        delay = doc.value["spec"].get(field)
+        if delay is None:
+            return earlier
+        seconds = float(seconds_of(delay))
+        if earlier not in (None, seconds):
+            reason = f"another Policy has {earlier:g} s: a fleet has one"
+            self.fault(file, doc, ("spec", field), reason)
+        return seconds
 
     def _tiers(self, file: str, doc: yamldoc.Document, tiers: dict[str, Any]) -> None:
         found = {}

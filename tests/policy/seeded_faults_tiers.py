@@ -91,6 +91,17 @@ TABLE: Table = {
         },
     },
     "policy/fifo.py": {
+        f"{TIERS}::test_a_job_waits_for_free_devices_before_others_give_up_theirs": {
+            "nobody-waits": ("or job.name in self.patient:", ":"),
+            "since-its-creation": ("max(job.created, job.waits_since)", "job.created"),
+            "waits-when-the-clock-is-set-back": ("and 0 <= now - max(", "and now - max("),
+        },
+        "tests/policy/test_fractions.py::test_a_guarantee_does_not_wait_for_the_preemption_delay": {
+            "guarantees-wait": (
+                "turn.patient = patient.difference(guaranteed)",
+                "turn.patient = patient",
+            ),
+        },
         f"{TIERS}::test_idle_devices_are_used_by_a_job_that_can_be_suspended_again": {
             "claims-hold-against-lower-tiers": (
                 "if group not in self.claimed or self.claimed[group] > above\n",

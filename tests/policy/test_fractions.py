@@ -197,6 +197,16 @@ def test_the_need_of_a_job_is_measured_when_it_is_admitted() -> None:
     assert fractions.need_of(replace(admitted, pause=60.0), rules) == fractions.need_of(one, rules)
 
 
+def test_a_guarantee_does_not_wait_for_the_preemption_delay() -> None:
+    world = Guarding(1)
+    world.rules = replace(world.rules, preemption_delay=1e6)
+    world.add(of("basic", "b", 1))
+    world.settle()
+    world.add(of("premium", "p", 1, created=1.0))
+    world.settle()
+    assert world.own == {"b": 0, "p": 1}
+
+
 # ---- simulated
 
 

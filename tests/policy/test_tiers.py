@@ -236,6 +236,24 @@ def test_a_job_that_would_keep_idle_devices_for_its_minimum_run_time_gets_none()
     assert world.own == {"s": 1, "wide": 0, "low": 1}
 
 
+def test_a_job_waits_for_free_devices_before_others_give_up_theirs() -> None:
+    world = World(1)
+    world.rules = replace(world.rules, preemption_delay=30.0)
+    world.add(of("basic", "b", 1))
+    world.settle()
+    world.add(of("premium", "p", 1, created=100.0))
+    world.now = 129.0
+    assert world.decide()["b"].cause is None
+    assert world.decide()["p"].reason == "needs 1 device; free for it now: 0"
+    world.jobs["p"] = replace(world.jobs["p"], waits_since=110.0)  # it lost its devices then
+    world.now = 139.0
+    assert world.decide()["b"].cause is None
+    world.now = 140.0
+    assert world.decide()["b"].devices == ()
+    world.jobs["p"] = replace(world.jobs["p"], created=1000.0)  # the clock was set back
+    assert world.decide()["b"].devices == ()
+
+
 # ---- properties
 
 

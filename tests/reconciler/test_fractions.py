@@ -109,7 +109,8 @@ def test_time_without_devices_counts_and_time_after_the_end_does_not() -> None:
 def test_admissions_are_events_and_the_tiers_are_kept(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         before = journal.version
-        journal.accept(Desired(tiers={"standard": RULE}), {}, "dir", "r1")
+        policy = Desired(tiers={"standard": RULE}, preemption_delay_s=7.0)
+        journal.accept(policy, {}, "dir", "r1")
         assert journal.version != before
         journal.put(job("a", 1, 1), None, Origin(), "r1")
         found = Guaranteed(0.7, 3600.0, 2, 5.0, 5.0, 5.0)
@@ -117,6 +118,7 @@ def test_admissions_are_events_and_the_tiers_are_kept(tmp_path: Path) -> None:
         record_guarantees(journal, Plan(guaranteed={"a": None}))
     with Journal(tmp_path) as journal:
         assert journal.desired().tiers == {"standard": RULE}
+        assert journal.desired().preemption_delay_s == 7.0
         events = [(each.reason, each.message) for each in journal.events("Job/a")]
     assert ("Guaranteed", "0.7 of its progress on 2 devices") in events
     assert any(reason == "NotGuaranteed" for reason, _ in events)

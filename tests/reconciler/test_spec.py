@@ -330,6 +330,9 @@ def test_two_policies_with_different_delays() -> None:
     other = POLICY.replace("spec: {}", "spec: {growthDelay: 1s}").replace("default", "other")
     (found,) = faults(delay, other)
     assert found == "1.yaml:4: spec.growthDelay: another Policy has 120 s: a fleet has one"
+    wait = POLICY.replace("spec: {}", "spec: {preemptionDelay: 1m}")
+    assert load(wait, other).check().desired.preemption_delay_s == 60.0
+    assert load(POLICY).check().desired.preemption_delay_s == 0.0
 
 
 def test_two_policies_with_different_tiers() -> None:
@@ -491,6 +494,7 @@ FULL: dict[str, Any] = {
             "prune": False,
             "checkpointStore": "s3://bucket/prefix",
             "growthDelay": "30s",
+            "preemptionDelay": "10s",
             "tiers": {
                 "premium": {"fraction": 0.95, "period": "1h"},
                 "standard": {"fraction": 0.7, "period": "10m"},
