@@ -14,7 +14,6 @@ import queue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._utils import ExceptionWrapper
 
 from . import context, current, private
 from .errors import NotSupported
@@ -146,7 +145,7 @@ class Reader:
             data, self._states[number % self._count] = self._pool.get(self._rank, number)
             self._issue()
         self.position += 1
-        if isinstance(data, ExceptionWrapper):
+        if isinstance(data, private.ExceptionWrapper):
             data.reraise()
         return data
 
@@ -241,7 +240,7 @@ def _serve(number: int, parts: dict[int, Part], tasks: Any, results: Any) -> Non
             if part.init is not None:
                 part.init(number)
         except Exception:  # noqa: BLE001  (the script's own; it is raised in its worker)
-            failure = ExceptionWrapper(where=f"in DataLoader worker process {number}")
+            failure = private.ExceptionWrapper(where=f"in DataLoader worker process {number}")
         fetcher = private.fetcher(part.base)
         if part.states[number] is not None:
             context.load_generators(part.states[number])
@@ -260,7 +259,7 @@ def _serve(number: int, parts: dict[int, Part], tasks: Any, results: Any) -> Non
             try:
                 data = fetcher.fetch(index)
             except Exception:  # noqa: BLE001
-                data = ExceptionWrapper(where=f"in DataLoader worker process {number}")
+                data = private.ExceptionWrapper(where=f"in DataLoader worker process {number}")
         after = context.save()
         serving[rank] = [after, info, fetcher, None]
         results.send((rank, batch, data, after.generators))

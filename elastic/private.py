@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import torch
 import torch.distributed as dist
+from torch._utils import ExceptionWrapper as ExceptionWrapper
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.data import dataloader
 from torch.utils.data._utils import worker as data_worker

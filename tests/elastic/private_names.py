@@ -148,13 +148,37 @@ def loaders():
     assert get_worker_info() is None
 
 
+def exceptions():
+    """One is raised with its type in another place."""
+    try:
+        raise KeyError("name")
+    except KeyError:
+        wrapped = private.ExceptionWrapper(where="there")
+    try:
+        wrapped.reraise()
+    except KeyError as error:
+        assert "there" in str(error)
+    else:
+        raise AssertionError
+
+
 def modules():
     assert {"training", "_parameters", "_buffers", "_modules"} <= private.MODULE
     assert "weight" not in private.MODULE
 
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-checks = (worlds, futures, end_of_backward, schedulers, buckets, compiled, loaders, modules)
+checks = (
+    worlds,
+    futures,
+    end_of_backward,
+    schedulers,
+    buckets,
+    compiled,
+    loaders,
+    exceptions,
+    modules,
+)
 for check in checks:
     saved = context.save()
     check()

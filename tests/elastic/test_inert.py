@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import pytest
+
+from rankfold.paths import REPOSITORY
 
 # Not as a statement: mypy, which has no PyTorch, would follow it.
 elastic = importlib.import_module("rankfold.elastic")
@@ -19,3 +22,15 @@ def test_the_lines_return_what_they_are_given() -> None:
     assert elastic.steps(loader) is loader
     assert elastic.epochs(3) == range(3)
     assert vars(elastic.local(best=0.5)) == {"best": 0.5}
+
+
+def test_private_names_of_pytorch_are_in_one_module() -> None:
+    """Only self, os._exit and a NamedTuple's _replace have such names elsewhere."""
+    name = re.compile(r"\b(?!self\._|os\._exit)\w+\._(?!replace\b)[a-z]\w*")
+    found = {
+        path.name: names
+        for path in (REPOSITORY / "elastic").glob("*.py")
+        if path.name != "private.py"
+        if (names := name.findall(path.read_text()))
+    }
+    assert found == {}
