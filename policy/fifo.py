@@ -73,6 +73,8 @@ def _decide(
     for job, own in wanted:
         if not lending.has_lent(job.name):
             turn.give(job, own)
+        elif not lending.lenders[job.name].kept:
+            turn.suspended.update(job.groups)
     for lender in lending.lenders.values():
         if lender.borrowers:
             turn.give_up(lender)
@@ -133,6 +135,7 @@ class Turn:
     lending: devices that jobs may give up; None: there are none.
     patient: jobs that have not waited long enough for others to give up devices.
     awaited: for each job that waits until others have given up devices, the groups of these.
+    suspended: groups of jobs that are suspended for one before them in line.
     """
 
     def __init__(self, fleet: Fleet, memory: Ledger, backfill: bool):
@@ -142,6 +145,7 @@ class Turn:
         self.lending: Lending | None = None
         self.patient: set[str] = set()
         self.awaited: list[set[int]] = []
+        self.suspended: set[int] = set()
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
 
     def begin(self) -> None:
@@ -229,6 +233,10 @@ class Turn:
         # that others would give up for this one: unless this one can use all of these, it is too
         # early.
         if any(not each.isdisjoint(groups) and not each.issubset(groups) for each in self.awaited):
+            return None
+        # One that is suspended now waits from the next turn on, before this job in line: it would
+        # take these devices, or have a claim on them.
+        if not self.suspended.isdisjoint(groups):
             return None
         need = host_need(job.world_size, job.rank_memory, wanted)
         return self.lending.lend(job, groups, missing, need)

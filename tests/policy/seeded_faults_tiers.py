@@ -114,6 +114,9 @@ TABLE: Table = {
                 "protected=False",
             ),
         },
+        f"{TIERS}::test_no_job_gives_up_devices_that_one_suspended_before_would_take[backfill]": {
+            "taken-by-one-that-is-suspended": ("turn.suspended.update(job.groups)", "pass"),
+        },
         f"{TIERS}::test_an_elastic_job_of_a_lower_tier_loses_its_guarantee": {
             "tier-not-named": ("if job.tier != other.tier:", "if False:"),
         },

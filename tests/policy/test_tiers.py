@@ -154,6 +154,22 @@ def test_devices_that_the_borrower_cannot_use_do_not_count() -> None:
     assert world.own == {"b": 0, "wide": 0, "new": 2}
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_no_job_gives_up_devices_that_one_suspended_before_would_take(scheduler: str) -> None:
+    """`high` suspends `first`, which then goes before `late`, and would take what `spare` has."""
+    world = World(2, scheduler=scheduler)
+    world.add(of("basic", "first", 1), of("basic", "spare", 1, guarantee=0, pause=9.0))
+    world.settle()
+    world.add(of("standard", "high", 1, created=1.0), of("basic", "late", 1, created=2.0))
+    decisions = world.decide()
+    assert decisions["first"].devices == () and decisions["spare"].cause is None
+    assert decisions["late"].disturbs == ()
+    world.turn()
+    assert world.decide()["spare"].reason == "gives up 1 device for first"
+    world.settle()
+    assert world.own == {"first": 1, "spare": 0, "high": 1, "late": 0}
+
+
 def test_the_minimum_run_time_holds_for_the_own_tier_only() -> None:
     world = World(2)
     world.add(
