@@ -231,6 +231,7 @@ def test_the_eleventh_has_to_wait() -> None:
     assert result.json()["tiers"]["standard"]["violated"] == 0
 
 
+@pytest.mark.usual("fifo-1.0")
 @pytest.mark.parametrize("load", [0.5, 1.0, 1.5])
 @pytest.mark.parametrize("scheduler", ["fifo", "backfill"])
 def test_no_hour_of_an_admitted_philly_job_is_violated(load: float, scheduler: str) -> None:
