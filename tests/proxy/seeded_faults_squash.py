@@ -39,7 +39,6 @@ TABLE: Table = {
                 "return still && queue_orders(o, s, queue) ?",
                 "(void)queue_orders;\n\t\t\treturn still ?",
             ),
-            "while-its-page-is-copied": ("!memory_moving(&o->memory) && ", ""),
             "kept-from-its-copy": (" && !memory_waits(&o->memory)", ""),
             "who-may-write-anywhere-takes-part": (" && !o->memory.fenced", ""),
             "kernels-being-loaded-are-others": (
