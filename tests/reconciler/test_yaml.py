@@ -34,6 +34,12 @@ metadata: {name: local}
 spec:
   devices: [{type: soft, count: 4}]
 """
+POLICY = """\
+apiVersion: rankfold/v1alpha1
+kind: Policy
+metadata: {name: default}
+spec: {}
+"""
 
 
 def load(text: str) -> spec.Loaded:
@@ -266,7 +272,7 @@ def test_there_are_as_many_numbers_as_there_should_be() -> None:
 def test_every_number_has_bounds_on_both_sides(field: str, number: str) -> None:
     assert {"minimum", "maximum"} <= NUMBERS[field].keys()
     kind, *path = field.split(".")
-    document = yaml.safe_load({"Job": JOB, "Pool": POOL}[kind])
+    document = yaml.safe_load({"Job": JOB, "Pool": POOL, "Policy": POLICY}[kind])
     within = document
     for part in path[:-1]:
         within = within[0] if part == "0" else within.setdefault(part, {})
