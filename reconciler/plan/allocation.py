@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from rankfold.policy import vocabulary as policy
 from rankfold.policy.decide import decide
-from rankfold.policy.fractions import admit
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.model.recorded import Condition, Record
@@ -72,6 +71,8 @@ class Allocation:
             self._admit(jobs, decisions)
 
     def _admit(self, jobs: list[policy.Job], decisions: Mapping[str, policy.Decision]) -> None:
+        from rankfold.policy.fractions import admit  # here: most fleets guarantee none
+
         for job in jobs:
             decision, had = decisions.get(job.name), self.index.records[job.name].guaranteed
             if decision is None:  # it ends

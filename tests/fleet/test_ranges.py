@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.command import Rankfold, Specs
@@ -46,15 +48,18 @@ def test_a_job_uses_idle_devices_and_gives_them_up_to_other_jobs(
     specs.finish_jobs()
     rankfold.until(lambda: len(neighbour.devices()) == 2)
     assert neighbour.pids() == pids, "the same processes, all the time"
-    job = rankfold.job(NAME)
-    moves = [each for each in job["changes"] if not each["superseded"]]
-    assert [(each["from"], each["to"], each["cause"]) for each in moves][:2] == [
+
+    def moves() -> list[dict[str, Any]]:
+        return [each for each in rankfold.job(NAME)["changes"] if not each["superseded"]]
+
+    rankfold.until(lambda: all(each["pause_s"] for each in moves()))
+    assert [(each["from"], each["to"], each["cause"]) for each in moves()][:2] == [
         (2, 1, "order"),
         (1, 0, "order"),
     ]
-    assert all(each["pause_s"] > 0 for each in moves)
+    job = rankfold.job(NAME)
     assert job["pauses"].keys() >= {"suspend", "resize"}
-    assert job["pauses"]["suspend"] == pytest.approx(moves[1]["pause_s"], abs=1e-5)
+    assert job["pauses"]["suspend"] == pytest.approx(moves()[1]["pause_s"], abs=1e-5)
     neighbour.finish()
 
 
