@@ -314,9 +314,8 @@ class Loop:
             target, cause = self.plan.targets.get(name), self.plan.causes.get(name)
             if name in records and target is not None and cause:
                 gpus, now = len(set(target)), clock.now()
-                change = changes.decided(
-                    records[name], gpus, cause, earlier.get(name), time.time(), now
-                )
+                last = earlier.get(name) or next(reversed(self.journal.changes(name)), None)
+                change = changes.decided(records[name], gpus, cause, last, time.time(), now)
                 if change:
                     self.journal.open_change(change)
 

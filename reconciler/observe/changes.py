@@ -36,21 +36,29 @@ def requested(
 
 
 def decided(
-    record: Record, gpus: int, cause: str, earlier: Change | None, wanted_at: float, wanted: float
+    record: Record, gpus: int, cause: str, last: Change | None, wanted_at: float, wanted: float
 ) -> Change | None:
     """The change that a decision of the policy requires of a job that it begins to move, or of one
-    that it brings back; None if it is followed already.
+    that it brings back; None if it is followed already, or if the job lost its devices and
+    restarts.
 
-    gpus: number of devices that the job gets; cause: of the decision; earlier: its open change.
+    gpus: number of devices that the job gets; cause: of the decision; last: its last change.
     """
     if record.epoch == 0 or record.ending or record.step not in ("placed", "detached"):
         return None
     now = devices_now(record)
-    if now == gpus or (earlier and (not earlier.cause or earlier.to_gpus == gpus)):
+    followed = last and is_open(last) and (not last.cause or last.to_gpus == gpus)
+    restarts = not now and (last is None or last.to_gpus != 0)
+    if now == gpus or followed or restarts:
         return None
     return Change(
         0, record.name, now, gpus, "", wanted_at, epoch=record.epoch, wanted=wanted, cause=cause
     )
+
+
+def is_open(change: Change) -> bool:
+    """Whether it is still followed."""
+    return change.converged_at is None and not change.superseded
 
 
 def is_withdrawn(change: Change, record: Record, gpus: int | None) -> bool:

@@ -14,7 +14,9 @@ FIGURES = "tests/reconciler/test_figures.py"
 TABLE: Table = {
     "reconciler/observe/changes.py": {
         f"{FIGURES}::test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed": {
-            "persons-change-is-superseded": ("(not earlier.cause or earlier", "(earlier"),
+            "persons-change-is-superseded": ("(not last.cause or last", "(last"),
+            "restart-is-a-change": (" or followed or restarts:", " or followed:"),
+            "change-that-is-over-is-followed": ("last and is_open(last) and", "last and"),
         },
         f"{FIGURES}::test_a_decision_that_is_taken_back_is_no_longer_followed": {
             "followed-for-ever": ("return bool(change.cause) and stays and", "return False and"),

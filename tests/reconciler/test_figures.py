@@ -73,8 +73,8 @@ def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
 
 
 def test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed() -> None:
-    def decided(record: Record, gpus: int, earlier: Change | None = None) -> Change | None:
-        return changes.decided(record, gpus, "tier", earlier, 12.5, 7.5)
+    def decided(record: Record, gpus: int, last: Change | None = None) -> Change | None:
+        return changes.decided(record, gpus, "tier", last, 12.5, 7.5)
 
     change = decided(record(TWO, 3), 1)
     assert change == Change(0, "gpt", 2, 1, "", 12.5, epoch=3, wanted=7.5, cause="tier")
@@ -83,6 +83,12 @@ def test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed() ->
     assert decided(record(TWO, 3), 1, wanted(to_gpus=4)) is None, "a person's change comes first"
     assert decided(record(TWO, 3), 2) is None
     assert decided(record((), 0, "started"), 2) is None, "its first start is no change"
+    suspended = replace(wanted(to_gpus=0), converged_at=9.0)
+    assert decided(record((), 3, "detached"), 2, suspended) is not None
+    assert decided(record((), 3, "detached"), 2) is None, "it lost its devices and restarts"
+    resized = replace(wanted(to_gpus=1), converged_at=9.0)
+    assert decided(record((), 3, "detached"), 2, resized) is None, "it restarts"
+    assert decided(record(TWO, 3), 1, resized) is not None, "that one is over"
     assert decided(record(TWO, 3, ending=Ending("Failed", "RankFailed", "", 9.0)), 1) is None
 
 
