@@ -207,7 +207,7 @@ static bool may_come(struct rank *o, const struct footprint *f)
 static enum verdict judge_partner(struct rank *o, const struct hal_stream *queue,
 				  const struct footprint *f, struct stream **with)
 {
-	/* Of a page that is copied, memory_may_open would refuse the item later. */
+	/* memory_may_open would refuse the item later while the page is copied */
 	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
 	struct footprint g;
 	if (o->async_error)
