@@ -239,7 +239,7 @@ def test_a_killed_process_that_stays_is_named(rig: Rig) -> None:
     trace(pid)
     go.write_text("go")
     try:
-        while "has not let go of sleep" not in launched.text("err"):
+        while "has not yet released sleep" not in launched.text("err"):
             time.sleep(0.01)
         with launched.client() as client:
             assert client.request("status")[0]["exit_status"] is None
