@@ -144,7 +144,7 @@ test-unit: native ## run the tests marked unit, which start no process
 	$(PYTHON) -m pytest -m "unit and not slow" $(TESTS)
 
 test-slow: native cuda criu ## run the slow tests
-	$(PYTHON) -m pytest -m slow $(TESTS)
+	$(PYTHON) -m pytest $(ONE_BY_ONE) -m slow $(TESTS)
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and

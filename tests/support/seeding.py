@@ -123,8 +123,11 @@ def _tables() -> Iterator[tuple[str, Table]]:
 
 
 class Outcome(NamedTuple):
+    """`skipped`: none of its tests can run here, for example because PyTorch is missing."""
+
     noticed: bool
     output: str
+    skipped: bool = False
 
 
 def outcome(fault: SeededFault, folder: Path, tree: CopiedTree) -> Outcome:
@@ -143,7 +146,9 @@ def outcome(fault: SeededFault, folder: Path, tree: CopiedTree) -> Outcome:
     else:
         copy = _copy(fault, folder)
         result = _pytest_with(proxy_with(copy.source, copy.changed, folder), *arguments)
-    return _judged(result.returncode, result.stdout + result.stderr)
+    judged = _judged(result.returncode, result.stdout + result.stderr)
+    skipped = not judged.noticed and " passed" not in result.stdout.splitlines()[-1]
+    return judged._replace(skipped=skipped)
 
 
 def _copy(fault: SeededFault, folder: Path) -> Copy:
