@@ -1,13 +1,16 @@
-"""`python -m rankfold.elastic run`: runs a script without a fleet."""
+"""`python -m rankfold.elastic run` runs a script without a fleet; other commands change the run."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
+
+from . import requests
 
 STATES = "states"  # the folder, in that of --state, with saved state
 # Torchrun sets the first for several processes; the second is gloo's interface on one machine.
@@ -26,9 +29,25 @@ def _counts(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((step, count) for step, count in pairs)
 
 
+HELP = {
+    "status": "show where the run in DIR is, as JSON",
+    "scale": "continue in N processes",
+    "suspend": "save the state and end all processes of the run, which waits",
+    "resume": "continue a suspended run",
+    "checkpoint": "save the state",
+    "cancel": "end the run",
+}
+
+
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rankfold.elastic")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(required=True, dest="command")
+    for name in requests.REQUESTS:
+        command = commands.add_parser(name, help=HELP[name])
+        command.add_argument("folder", type=Path, metavar="DIR", help="the run's --state")
+        if name in ("scale", "resume"):
+            count = None if name == "scale" else "?"
+            command.add_argument("processes", type=int, nargs=count, metavar="N")  # type: ignore
     run = commands.add_parser("run", help="run a script of DistributedDataParallel")
     run.add_argument("--world", type=int, required=True, help="number of logical workers (ranks)")
     run.add_argument("--processes", type=int, default=1, help="number of processes (default: 1)")
@@ -54,6 +73,13 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
+    if options.command == "run":
+        _check_run(run, options)
+    return options
+
+
+def _check_run(run: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Exits with a message for what cannot be run. Prepares the folder of --state."""
     if options.world < 1:
         run.error(f"--world must be at least 1, not {options.world}")
     if not 1 <= options.processes <= options.world:
@@ -79,7 +105,6 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         run.error(f"--state: {error}")
     except Unsuitable as error:
         run.error(str(error))
-    return options
 
 
 class Unsuitable(Exception):
@@ -93,6 +118,7 @@ def _saved(folder: Path) -> list[Path]:
 
 def _check_saved(folder: Path, world: int) -> None:
     """Raises Unsuitable if there is no saved state of so many ranks."""
+    _check_unused(folder)
     states = _saved(folder)
     if not states:
         raise Unsuitable(f"--resume: {folder / STATES} has no saved state")
@@ -101,10 +127,16 @@ def _check_saved(folder: Path, world: int) -> None:
         raise Unsuitable(f"--resume: the saved state has a world of {ranks}, not of {world}")
 
 
+def _check_unused(folder: Path) -> None:
+    if requests.runs(folder):
+        raise Unsuitable(f"--state: a run uses {folder} now")
+
+
 def prepare_folder(folder: Path) -> None:
     """Creates the folder, and removes the output of an earlier run: it may have had more ranks.
     Raises OSError; Unsuitable if it has saved state."""
     folder.mkdir(parents=True, exist_ok=True)
+    _check_unused(folder)
     if states := _saved(folder):
         raise Unsuitable(f"{states[0]} is the saved state of a run: pass --resume, or remove it")
     shutil.rmtree(folder / STATES, ignore_errors=True)
@@ -115,6 +147,22 @@ def prepare_folder(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     options = _parsed(arguments)
+    return _run(options) if options.command == "run" else _request(options)
+
+
+def _request(options: argparse.Namespace) -> int:
+    fields = {"request": options.command}
+    if getattr(options, "processes", None) is not None:
+        fields["processes"] = options.processes
+    try:
+        print(json.dumps(requests.ask(options.folder, **fields)))
+    except requests.Refused as refused:
+        print(refused, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
@@ -143,7 +191,7 @@ def main(arguments: list[str]) -> int:
     states.mkdir(exist_ok=True)
     plan = Plan(options.world, options.counts, options.checkpoint_every, states, script)
     try:
-        return Parent(plan).run()
+        return Parent(plan, requests.Requests(options.state.resolve())).run()
     except Damaged as damaged:
         print(damaged, file=sys.stderr)
         return 2

@@ -2,7 +2,8 @@
 
 The next stage's processes run the script up to its loop of epochs while those of the stage before
 still train. These save their state and exit; the parent then passes the folder on. A stage that is
-killed starts again from the newest saved state.
+killed starts again from the newest saved state. Requests (see `requests`) end stages, too: a change
+of the number of processes does when the next stage's processes wait for the state.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from .cut import Cut
 from .host import blocks
 from .process import Script, work
+from .requests import Refused, Request, Requests
 from .sealing import check, seal
 from .stage import Stage
 
 PR_SET_PDEATHSIG = 1
 SAVED = re.compile(r"step-(\d+)")
 ATTEMPTS = 3  # from one saved state
+CANCELLED = 128 + signal.SIGTERM  # exit status
 
 
 class Plan(NamedTuple):
@@ -56,36 +60,38 @@ def newest(folder: Path) -> tuple[int, Path] | None:
 
 
 class Running:
-    """The processes of a stage."""
+    """The processes of a stage. In a child, the constructor exits with its status."""
 
-    def __init__(self, plan: Plan, step: int, continues: bool, name: str) -> None:
-        self.step = step
-        self.count = plan.processes(step)
+    def __init__(
+        self,
+        plan: Plan,
+        count: int,
+        end: int | None,
+        continues: bool,
+        name: str,
+        requests: Requests,
+    ) -> None:
+        self.count = count
         self.reports, report = os.pipe()
-        pipes = {each: os.pipe() for each in range(self.count)} if continues else {}
+        pipes = {each: os.pipe() for each in range(count)} if continues else {}
         self._go = {each: write for each, (_, write) in pipes.items()}
-        self.stage = Stage(
-            plan.world,
-            self.count,
-            plan.folder,
-            plan.end(step),
-            plan.every,
-            report,
-            {each: read for each, (read, _) in pipes.items()},
-        )
+        self.cut = Cut(end)
+        go = {each: read for each, (read, _) in pipes.items()}
+        self.stage = Stage(plan.world, count, plan.folder, end, self.cut, plan.every, report, go)
+        self.text = b""  # of a report that is not complete
+        self.waiting = 0  # processes that wait for the saved state
         self.saved: dict[int, int] = {}  # by step, the number of processes that have saved it
         self.living: dict[int, int] = {}  # by pidfd, the index
         self._pids: dict[int, int] = {}
-        self.child: int | None = None  # in a child: its exit status
         parent = os.getpid()
-        for index in range(self.count):
+        for index in range(count):
             pid = os.fork()
             if pid == 0:
-                self.child = self._begin(plan, index, name, parent)
-                return
+                requests.forget()
+                raise SystemExit(self._begin(plan, index, name, parent))
             self.living[descriptor := os.pidfd_open(pid)] = index
             self._pids[descriptor] = pid
-        for descriptor in (report, *self.stage.go.values()):
+        for descriptor in (report, *go.values()):
             os.close(descriptor)
 
     def _begin(self, plan: Plan, index: int, name: str, parent: int) -> int:
@@ -96,10 +102,19 @@ class Running:
             return 1
         return work(self.stage, plan.script, index, plan.folder / name)
 
-    def go(self, folder: Path) -> None:
+    def descriptors(self) -> list[int]:
+        return [self.reports, *self.living]
+
+    def go(self, step: int, folder: Path) -> None:
+        self.cut.continue_from(step)
         for descriptor in self._go.values():
             with contextlib.suppress(BrokenPipeError):  # the process has failed: see Parent
                 os.write(descriptor, os.fsencode(folder))
+
+    def read(self) -> list[str]:
+        """Complete reports of its processes."""
+        *lines, self.text = (self.text + os.read(self.reports, 4096)).split(b"\n")
+        return [line.decode() for line in lines]
 
     def exited(self, descriptor: int) -> int:
         """The exit status of the process that has ended; negative: the signal that killed it."""
@@ -112,61 +127,95 @@ class Running:
             os.kill(pid, signal.SIGKILL)
         for descriptor in list(self.living):
             self.exited(descriptor)
-        self.close()
 
     def close(self) -> None:
+        """Called when all its processes have ended."""
         for descriptor in (self.reports, *self._go.values()):
             os.close(descriptor)
+        self.cut.close()
+
+
+class Cancelled(Exception):
+    """Someone asked for the end of the run."""
 
 
 class Parent:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, requests: Requests) -> None:
         self._plan = plan
+        self._requests = requests
         self._started = 0
         self._failures = 0
+        self._current: Running | None = None
         self._next: Running | None = None
+        self._asked: Request | None = None  # what is being carried out
+        self._step = 0  # at which a checkpoint was asked for
 
-    def _start(self, step: int, continues: bool) -> Running:
+    def _start(self, count: int, end: int | None, continues: bool) -> Running:
         self._started += 1
         name = f"rendezvous-{self._started}"
         (self._plan.folder / name).unlink(missing_ok=True)  # of a run that was killed
-        return Running(self._plan, step, continues, name)
+        return Running(self._plan, count, end, continues, name, self._requests)
 
     def _prepare(self, step: int) -> Running:
+        """The stage from this step on, according to the plan."""
         if self._next is None:
-            self._next = self._start(step, continues=True)
+            plan = self._plan
+            self._next = self._start(plan.processes(step), plan.end(step), continues=True)
         return self._next
 
     def run(self) -> int:
-        """Returns the exit status of the run; in a child, of that process."""
+        """Returns the exit status of the run; in a child, raises SystemExit with that of the
+        process."""
+        parent = os.getpid()
+        status = CANCELLED
+        try:
+            with contextlib.suppress(Cancelled):
+                status = self._run()
+        finally:
+            if os.getpid() == parent:
+                self._end()
+        if status == 0:
+            shutil.rmtree(self._plan.folder)
+        return status
+
+    def _end(self) -> None:
+        for stage in (self._current, self._next):
+            if stage is not None:
+                stage.kill()
+                stage.close()
+        self._refuse("the run has ended")
+        self._requests.close()
+
+    def _run(self) -> int:
         saved = newest(self._plan.folder)
         if saved:
             check(saved[1])
-        current = self._start(saved[0] if saved else 0, continues=saved is not None)
-        if current.child is not None:
-            return current.child
+        step = saved[0] if saved else 0
+        plan = self._plan
+        self._current = self._start(plan.processes(step), plan.end(step), saved is not None)
         if saved:
-            current.go(saved[1])
+            self._current.go(*saved)
         while True:
+            current = self._current
             status = self._follow(current)
-            if self._next is not None and self._next.child is not None:
-                return self._next.child
             latest = newest(self._plan.folder)
-            if status == 0 and (latest is None or not current.stage.ends(latest[0])):
-                return self._end(0)
+            stopped = latest is not None and current.cut.ends(latest[0])
+            self._current = None
+            current.close()
+            if status == 0 and not stopped:
+                return 0
             if status > 0 or (status < 0 and not self._again(latest)):
-                return self._end(status if status > 0 else 128 - status)
+                return status if status > 0 else 128 - status
             assert latest is not None
             if status < 0:
-                check(latest[1])
-            if status < 0 and self._next is not None:
-                self._next.kill()
-                self._next = None
-            current = self._prepare(latest[0])
-            if current.child is not None:
-                return current.child
-            current.go(latest[1])
+                self._after_kill(latest[1])
+            elif self._asks("suspend"):
+                self._rest(latest)
+            self._current = self._prepare(latest[0])
             self._next = None
+            self._current.go(*latest)
+            if self._asks("scale", "resume"):
+                self._done(processes=self._current.count, step=latest[0])
 
     def _again(self, latest: tuple[int, Path] | None) -> bool:
         """Whether to continue from saved state after processes were killed."""
@@ -176,66 +225,178 @@ class Parent:
         print(f"continuing from step {latest[0]}", file=sys.stderr)
         return True
 
-    def _end(self, status: int) -> int:
+    def _after_kill(self, folder: Path) -> None:
+        check(folder)
+        self._discard_next()
+        if not self._asks("scale"):  # its number of processes is in the plan
+            self._refuse("processes were killed; the run continues from its saved state")
+
+    def _discard_next(self) -> None:
         if self._next is not None:
             self._next.kill()
-        if status == 0:
-            shutil.rmtree(self._plan.folder)
-        return status
+            self._next.close()
+            self._next = None
 
     def _follow(self, current: Running) -> int:
-        """Waits for the processes of a stage. Returns 0, or the status of the first that failed."""
-        poll = select.poll()
-        for descriptor in (current.reports, *current.living):
-            poll.register(descriptor, select.POLLIN)
-        text = b""
+        """Waits for the processes of a stage. Returns 0, or the status of the first that failed;
+        then the others have been killed."""
+        reports = True
         while current.living:
-            ready = dict(poll.poll())
+            prepared = self._next if self._asks("scale") else None
+            watched = [current.reports] if reports else []
+            watched += prepared.descriptors() if prepared is not None else []
+            ready = self._wait(*watched, *current.living)
             if current.reports in ready:
-                data = os.read(current.reports, 4096)
-                *lines, text = (text + data).split(b"\n")
+                lines = current.read()
                 for line in lines:
-                    if self._reported(current, line.decode()):
-                        return 0
-                if not data:
-                    poll.unregister(current.reports)  # all writers have exited
+                    self._reported(current, line)
+                reports = bool(lines or current.text)  # else all writers have exited
                 continue  # what a process has reported counts before its exit
-            for descriptor in ready:
-                poll.unregister(descriptor)
+            if prepared is not None and prepared is self._next:
+                self._look_at(prepared, current, ready)
+            for descriptor in ready & current.living.keys():
                 index = current.living[descriptor]
                 status = current.exited(descriptor)
                 if status != 0:
                     self._failed(current, index, status)
                     current.kill()
                     return status
-        current.close()
         return 0
 
-    def _failed(self, current: Running, index: int, status: int) -> None:
-        ranks = ", ".join(map(str, blocks(self._plan.world, current.count)[index]))
-        reason = f"exited with {status}" if status > 0 else f"was killed by signal {-status}"
+    def _look_at(self, prepared: Running, current: Running, ready: set[int]) -> None:
+        """The stage that was asked for: when all its processes wait, the current one ends."""
+        if prepared.reports in ready:
+            prepared.waiting += prepared.read().count("waiting")
+            if prepared.waiting == prepared.count:
+                current.cut.end_now()
+        for descriptor in ready & prepared.living.keys():
+            index = prepared.living[descriptor]
+            self._failed(prepared, index, prepared.exited(descriptor))
+            self._discard_next()
+            self._refuse("the new processes failed; the run continues in the former ones")
+            return
+
+    def _wait(self, *descriptors: int) -> set[int]:
+        """Which of these can be read. Begins what is requested meanwhile."""
+        poll = select.poll()
+        for descriptor in (*descriptors, *self._requests.descriptors()):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        for request in self._requests.received():
+            try:
+                self._begin(request)
+            except Refused as refused:
+                request.reply(error=str(refused))
+        return ready & set(descriptors)
+
+    def _failed(self, stage: Running, index: int, status: int) -> None:
+        ranks = ", ".join(map(str, blocks(self._plan.world, stage.count)[index]))
+        reason = f"exited with {status}" if status >= 0 else f"was killed by signal {-status}"
         logs = self._plan.script.logs
         print(f"process {index} (ranks {ranks}) {reason}; see {logs}", file=sys.stderr)
 
-    def _reported(self, current: Running, line: str) -> bool:
-        """True in a child that this has started."""
+    def _reported(self, current: Running, line: str) -> None:
         subject, *values = line.split()
-        if subject == "prepare" and current.stage.end is not None:
-            return self._prepare(current.stage.end).child is not None
+        if subject == "prepare" and current.stage.end is not None and self._asked is None:
+            self._prepare(current.stage.end)
         if subject == "saved":
             step = int(values[0])
             current.saved[step] = current.saved.get(step, 0) + 1
             if current.saved[step] == current.count:
                 self._commit(step)
-        return False
 
     def _commit(self, step: int) -> None:
         """All processes have saved their state. It replaces older ones."""
         self._failures = 0
         folder = self._plan.folder
-        if self._plan.every is not None:
+        if self._plan.every is not None or self._asks("checkpoint", "suspend"):
             seal(folder / f"unfinished-{step}")
         (folder / f"unfinished-{step}").rename(folder / f"step-{step}")
         for path in folder.iterdir():
             if (name := SAVED.fullmatch(path.name)) and int(name[1]) != step:
                 shutil.rmtree(path)
+        if self._asks("checkpoint") and step >= self._step:
+            self._done(step=step)
+
+    # ---- requests ----
+
+    def _asks(self, *names: str) -> bool:
+        return self._asked is not None and self._asked.name in names
+
+    def _begin(self, request: Request) -> None:
+        """Raises Refused."""
+        if request.name == "status":
+            request.reply(**self._status())
+            return
+        if request.name == "cancel":
+            request.reply()
+            raise Cancelled
+        if self._asked is not None:
+            raise Refused(f"another request is being carried out: {self._asked.name}")
+        self._check(request)
+        getattr(self, f"_{request.name}")(request)
+
+    def _check(self, request: Request) -> None:
+        count, world = request.processes, self._plan.world
+        if count is not None and not 1 <= count <= world:
+            raise Refused(f"processes must be between 1 and {world}, not {count}")
+        suspended = self._current is None
+        if request.name == "resume" and not suspended:
+            raise Refused("the run is not suspended")
+        if request.name in ("suspend", "checkpoint") and suspended:
+            raise Refused("the run is suspended")
+        stage = self._current.stage if self._current is not None else None
+        if count is not None and stage is not None and stage.end is not None:
+            raise Refused(f"the number of processes follows --schedule until step {stage.end}")
+
+    def _status(self) -> dict[str, Any]:
+        saved = newest(self._plan.folder)
+        fields = {"world": self._plan.world, "saved": saved[0] if saved else None}
+        if self._current is None:
+            return {"phase": "suspended", "processes": 0, "step": fields["saved"], **fields}
+        step = max(self._current.cut.begun, 0)
+        return {"phase": "running", "processes": self._current.count, "step": step, **fields}
+
+    def _count(self, count: int | None) -> None:
+        """From now on as many processes."""
+        if count is not None:
+            self._plan = self._plan._replace(counts=((0, count),))
+
+    def _scale(self, request: Request) -> None:
+        self._count(request.processes)
+        if self._current is None or self._current.count == request.processes:
+            request.reply(processes=request.processes)
+            return
+        self._asked = request
+        self._prepare(0)
+
+    def _suspend(self, request: Request) -> None:
+        assert self._current is not None
+        self._asked = request
+        self._current.cut.end_now()
+
+    def _checkpoint(self, request: Request) -> None:
+        assert self._current is not None
+        self._asked = request
+        self._step = self._current.cut.save_now()
+
+    def _resume(self, request: Request) -> None:
+        self._count(request.processes)
+        self._asked = request
+
+    def _rest(self, latest: tuple[int, Path]) -> None:
+        """The run has no processes until someone resumes it."""
+        self._discard_next()
+        self._done(step=latest[0])
+        while self._asked is None:
+            self._wait()
+        check(latest[1])
+
+    def _done(self, **fields: Any) -> None:
+        assert self._asked is not None
+        self._asked.reply(**fields)
+        self._asked = None
+
+    def _refuse(self, reason: str) -> None:
+        if self._asked is not None:
+            self._done(error=reason)

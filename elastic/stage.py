@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from .cut import NEVER, Cut, Marks
 from .errors import Stopped
 
 LEAD = 1  # steps before its end at which a stage has the next one prepared
@@ -15,15 +16,16 @@ LEAD = 1  # steps before its end at which a stage has the next one prepared
 class Stage(NamedTuple):
     """A part of a run in which the number of processes does not change.
 
-    The processes save their state each `every` steps, and before step `end`, or a later one, when
-    they exit. Steps are counted from 0 over the whole run. `go` is a file descriptor per process,
-    on which the folder with the state to continue from arrives; none if the run begins. `report` is
-    one on which the processes report."""
+    The processes save their state each `every` steps and where `cut` says, which may also end the
+    stage. Steps are counted from 0 over the whole run. `end` is the step at which the plan ends it.
+    `go` is a file descriptor per process, on which the folder with the state to continue from
+    arrives; none if the run begins. `report` is one on which the processes report."""
 
     world: int
     processes: int
     folder: Path
     end: int | None
+    cut: Cut
     every: int | None
     report: int
     go: Mapping[int, int]
@@ -32,11 +34,13 @@ class Stage(NamedTuple):
     def continues(self) -> bool:
         return bool(self.go)
 
-    def ends(self, step: int) -> bool:
-        return self.end is not None and step >= self.end
-
-    def saves(self, step: int) -> bool:
-        return self.ends(step) or (self.every is not None and step % self.every == 0)
+    def saves(self, step: int, marks: Marks, saved: int) -> bool:
+        """Whether a worker that has saved at step `saved` last saves before this step."""
+        return (
+            NEVER != marks.end <= step
+            or saved < marks.save <= step
+            or (self.every is not None and step % self.every == 0)
+        )
 
     def unfinished(self, step: int) -> Path:
         """The folder in which state is saved before all of it is there."""
@@ -47,6 +51,7 @@ class Stage(NamedTuple):
 
     def wait_for_state(self, index: int) -> Path:
         """The folder with saved state. Called by one logical worker of process `index`."""
+        self.send("waiting")
         path = os.read(self.go[index], 4096)
         if not path:
             raise Stopped("the run has ended")

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from . import context, private, state
+from .cut import NEVER
 from .data import Reader, Saved
 from .errors import NotSupported
 from .group import Group
@@ -139,6 +140,7 @@ class Worker:
         self.quiet = host.stage.continues
         self._log = log
         self._since = 0  # the step at which it began or continued
+        self._saved = 0  # the step at which it saved its state last
         self._persistent: dict[int, Reader] = {}
         self._calls: Counter[str] = Counter()
 
@@ -227,12 +229,16 @@ class Worker:
     def between_steps(self, reader: Reader) -> None:
         """Called before each batch."""
         stage, step = self.host.stage, self.progress.steps_made
+        marks = stage.cut.begin(step)
         if step == self._since:
             return
         if self.rank == 0 and stage.end is not None and step == stage.end - LEAD:
             stage.send("prepare")
-        if not stage.saves(step) or not all(each.settled for each in self.wrapped):
+        if not stage.saves(step, marks, self._saved):
             return
+        if not all(each.settled for each in self.wrapped):
+            return
+        self._saved = step
         for each in self.wrapped:
             each.arrange()
         folder = stage.unfinished(step)
@@ -243,7 +249,7 @@ class Worker:
 
         def saved(_: dict[int, None]) -> None:
             stage.send(f"saved {step}")
-            if stage.ends(step):
+            if NEVER != marks.end <= step:
                 self.host.exit()
 
         self.bring_next("all have saved their state", None, saved)()

@@ -10,6 +10,7 @@ SUMS = f"{BITS}::test_sums_are_those_of_gloo[3]"
 FEATURES = "tests/elastic/test_features.py"
 RESIZE = f"{FEATURES}::test_features_have_the_output_of_stock_processes"
 RESUME = f"{FEATURES}::test_a_killed_run_continues_in_other_processes"
+REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 TABLE: Table = {
@@ -73,6 +74,14 @@ TABLE: Table = {
             "seed-of-the-first-sample-drawn-twice": (
                 "            self.has_next()  # it",
                 "            pass  # it",
+            ),
+        },
+    },
+    "elastic/cut.py": {
+        REQUESTS: {
+            "cut-at-a-step-that-has-begun": (
+                "self._steps[END] = self._steps[BEGUN] + 1",
+                "self._steps[END] = self._steps[BEGUN]",
             ),
         },
     },

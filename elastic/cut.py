@@ -1,0 +1,82 @@
+"""A page that the parent and the processes of a stage share: at which step they save and exit.
+
+The parent cannot know which step the processes begin while it decides. So each worker that begins a
+step notes it here, under a lock, and the parent chooses the step after the last that anyone has
+begun: no worker is past it, and each meets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NEVER = -1
+BEGUN, END, SAVE = range(3)  # places on the page
+
+
+class Marks(NamedTuple):
+    """Steps, or NEVER. From `end` on: save and exit. At `save`, or the next step that can: save."""
+
+    end: int
+    save: int
+
+
+class Cut:
+    def __init__(self, end: int | None) -> None:
+        self._file = os.memfd_create("cut")
+        os.ftruncate(self._file, mmap.PAGESIZE)
+        self._page = mmap.mmap(self._file, mmap.PAGESIZE)
+        self._steps = memoryview(self._page).cast("q")
+        self._steps[BEGUN] = NEVER
+        self._steps[END] = NEVER if end is None else end
+        self._steps[SAVE] = NEVER
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A lock of this process's, which its end releases: another process may be killed here."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def begin(self, step: int) -> Marks:
+        """Called by each worker before it begins a step."""
+        with self._locked():
+            self._steps[BEGUN] = max(self._steps[BEGUN], step)
+            return Marks(self._steps[END], self._steps[SAVE])
+
+    @property
+    def begun(self) -> int:
+        """The last step that a worker has begun."""
+        return self._steps[BEGUN]
+
+    def continue_from(self, step: int) -> None:
+        """The stage begins at this step."""
+        self._steps[BEGUN] = step
+
+    def end_now(self) -> int:
+        """The processes save and exit before the step that this returns."""
+        with self._locked():
+            if not NEVER != self._steps[END] <= self._steps[BEGUN]:  # else some are there already
+                self._steps[END] = self._steps[BEGUN] + 1
+            return self._steps[END]
+
+    def save_now(self) -> int:
+        """The processes save before the step that this returns, and continue. Not called again
+        until all have saved."""
+        with self._locked():
+            self._steps[SAVE] = self._steps[BEGUN] + 1
+            return self._steps[SAVE]
+
+    def ends(self, step: int) -> bool:
+        return NEVER != self._steps[END] <= step
+
+    def close(self) -> None:
+        self._steps.release()
+        self._page.close()
+        os.close(self._file)

@@ -1,0 +1,106 @@
+"""A run changes its number of processes, pauses and saves while it runs, when it is asked to. Its
+bits stay."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.conftest import Python
+from elastic.test_features import RUN, SCRIPT, WORLD, output
+from support.patience import scaled
+
+pytestmark = pytest.mark.torch
+HERE = Path(__file__).parent
+LONG = {"EPOCHS": "40"}
+requests = importlib.import_module("rankfold.elastic.requests")
+
+
+@pytest.fixture(scope="session")
+def long(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("long")
+    done = python(HERE / "stock.py", WORLD, folder, SCRIPT, "accumulate", "workers", **LONG)
+    assert (done.returncode, done.stderr) == (0, ""), output(folder)
+    return output(folder)
+
+
+@contextmanager
+def running(
+    python: Python, folder: Path, *options: str
+) -> Iterator[tuple[Callable[..., dict[str, Any]], list[Any]]]:
+    """A function that sends requests to a run, and a list that gets the run's result."""
+    ended: list[Any] = []
+    command = (*RUN, *options, "--state", folder, SCRIPT, "accumulate", "workers")
+    thread = threading.Thread(target=lambda: ended.append(python(*command, **LONG)))
+    thread.start()
+    limit = time.monotonic() + scaled(60)
+    while not requests.runs(folder):
+        assert time.monotonic() < limit and not ended, ended
+        time.sleep(0.01)
+    try:
+        yield lambda request, **fields: requests.ask(folder, request=request, **fields), ended
+    finally:
+        thread.join(scaled(120))
+
+
+def test_requests_change_no_bit(python: Python, long: dict[str, str], tmp_path: Path) -> None:
+    with running(python, tmp_path, "--processes=2") as (ask, ended):
+        begun = 0
+        for count in (3, 1, 2, 1):
+            reply = ask("scale", processes=count)
+            assert reply["processes"] == count
+            assert begun < reply["step"]
+            begun = reply["step"]
+            assert ask("status")["processes"] == count
+        saved = ask("checkpoint")["step"]
+        assert saved > begun
+        suspended = ask("suspend")["step"]
+        assert suspended > saved
+        assert ask("status") == {
+            "phase": "suspended",
+            "processes": 0,
+            "step": suspended,
+            "world": WORLD,
+            "saved": suspended,
+        }
+        assert ask("resume", processes=3) == {"processes": 3, "step": suspended}
+    assert (ended[0].returncode, ended[0].stderr) == (0, "")
+    assert output(tmp_path) == long
+
+
+def test_requests_that_cannot_be_carried_out_are_refused(python: Python, tmp_path: Path) -> None:
+    def refused(*words: Any, **fields: Any) -> str:
+        with pytest.raises(requests.Refused) as found:
+            ask(*words, **fields)
+        return str(found.value)
+
+    with running(python, tmp_path, "--schedule=0:1,1000:2") as (ask, ended):
+        assert refused("scale", processes=4) == "processes must be between 1 and 3, not 4"
+        assert refused("scale", processes="2") == "processes must be a number, not '2'"
+        assert refused("scale") == "scale needs a number of processes"
+        assert "follows --schedule until step 1000" in refused("scale", processes=2)
+        assert refused("resume") == "the run is not suspended"
+        assert refused("grow").startswith("the request is none of status, scale")
+        again = python_error(tmp_path)
+        assert again == f"--state: a run uses {tmp_path} now"
+        ask("suspend")
+        assert refused("suspend") == "the run is suspended"
+        assert refused("checkpoint") == "the run is suspended"
+        ask("cancel")
+    assert ended[0].returncode == 128 + 15
+    with pytest.raises(requests.Refused, match="no run listens at"):
+        requests.ask(tmp_path, request="status")
+
+
+def python_error(folder: Path) -> str:
+    main = importlib.import_module("rankfold.elastic.__main__")
+    with pytest.raises(main.Unsuitable) as found:
+        main.prepare_folder(folder)
+    return str(found.value)
