@@ -69,7 +69,7 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
         assert outputs(job) == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.usual("compared")
 @pytest.mark.parametrize("every", ["1", "0"], ids=["compared", "not compared"])
 def test_results_of_another_device_type_are_not_reused(
     state: State, every: str, monkeypatch: pytest.MonkeyPatch

@@ -72,3 +72,10 @@ def test_tests_that_notice_seeded_faults_are_not_slow() -> None:
     listed = collected(*sorted({test.partition("::")[0] for test in named})).stdout.splitlines()
     tests = set(listed) | {line.partition("[")[0] for line in listed}
     assert sorted(named - tests) == []
+
+
+def test_arguments_that_notice_seeded_faults_select_tests() -> None:
+    named = {
+        f.noticed_by for f in faults() if isinstance(f.noticed_by, tuple) and "-k" in f.noticed_by
+    }
+    assert [test for test in named if "::" not in collected(*test).stdout] == []
