@@ -272,8 +272,8 @@ class Turn:
         job, names = lender.job, ", ".join(_named(each, lender.job) for each in lender.borrowers)
         given = len(job.own) - len(lender.kept)
         reason = f"gives up {count(given, 'device')} for {names}"
-        higher = any(tier_of(each) > tier_of(job) for each in lender.borrowers)
-        self.place(job, tuple(lender.kept), cause="tier" if higher else "order", reason=reason)
+        cause = _cause_of_loan(lender)
+        self.place(job, tuple(lender.kept), cause=cause, reason=reason)
         if not lender.kept:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, outcome="devices")
@@ -366,6 +366,13 @@ def _too_few(wanted: int, free: int) -> str:
     return f"needs {count(wanted, 'device')}; free for it now: {free}"
 
 
+def _cause_of_loan(lender: Lender) -> Cause:
+    if any(each.serving for each in lender.borrowers):
+        return "serving"
+    higher = any(tier_of(each) > tier_of(lender.job) for each in lender.borrowers)
+    return "tier" if higher else "order"
+
+
 def _named(job: Job, other: Job) -> str:
     """A job, and of what tier or priority it is if that is why `other` gives up devices for it."""
     if job.tier != other.tier:
@@ -389,7 +396,9 @@ def cause_of(job: Job, devices: tuple[int, ...]) -> Cause | None:
     if len(devices) == job.placed and set(devices) == set(job.own):
         return None
     lost = len(job.own) < min(job.placed, job.devices)
-    return "fault" if job.wants == "devices" and lost else "spec"
+    if job.wants == "devices" and lost:
+        return "fault"
+    return "serving" if job.serving else "spec"
 
 
 def fewest_of(job: Job, wanted: int, bad: int) -> int:

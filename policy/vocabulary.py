@@ -119,6 +119,7 @@ class Job(Struct, frozen=True):
     guaranteed: its fraction, with what it has had until now; None: it has not been admitted.
     waits_since: since when it waits for devices, on the clock of `created`, if that is later.
     behind: how far it is behind its fraction, if it takes turns; fractions.py sets it.
+    serving: whether it is a replica of a service.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Job(Struct, frozen=True):
     guaranteed: Guaranteed | None = None
     behind: int = 0
     waits_since: float = 0.0
+    serving: bool = False
 
 
 class Rules(Struct, frozen=True):

@@ -76,6 +76,7 @@ class Daemon:
         finally:
             self.sources.close()
             self.loop.prober.close()
+            self.loop.services.close()
             self.journal.close()
 
     def _turn(self) -> None:

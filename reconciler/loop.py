@@ -33,6 +33,7 @@ from rankfold.reconciler.observe.processes import Processes
 from rankfold.reconciler.observe.progress import Progress
 from rankfold.reconciler.pacing import LastPlan, sleep_after
 from rankfold.reconciler.plan import Plan
+from rankfold.reconciler.services import Services
 from rankfold.reconciler.wording import count
 
 log, of_plan = area(__file__), area(plan.__file__)
@@ -90,6 +91,7 @@ class Loop:
         self.store_query = StoreQuery()
         self.unrecorded: dict[str, actions.End] = {}  # by job: ends not recorded yet (full disk)
         self.processes = Processes(layout, journal)
+        self.services = Services(journal)
         self.last_plan = LastPlan()
         self.fresh = False
         self.backoff: dict[str, Backoff] = {}
@@ -108,6 +110,9 @@ class Loop:
     def reconcile(self, followed: bool = False) -> float:
         """Run one turn; return the seconds until the next one. followed: a source is."""
         begun = time.thread_time()
+        unwritten = Unwritten()
+        with unwritten:
+            self.services.update()
         desired, records = self.journal.desired(), self.journal.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
         observed = observe(
@@ -121,7 +126,6 @@ class Loop:
         )
         for end in list(self.unrecorded.values()):
             self._kill_unrecorded(end.job)
-        unwritten = Unwritten()
         with unwritten:
             self.processes.update(observed, desired.devices())
         observed = self.observed = structs.replace(

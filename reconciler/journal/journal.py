@@ -23,6 +23,7 @@ import msgspec
 from msgspec import structs
 
 from rankfold.legible import legible
+from rankfold.policy.serving import Replicas
 from rankfold.reconciler import clock
 from rankfold.reconciler.journal.cache import Table
 from rankfold.reconciler.journal.rows import (
@@ -254,11 +255,16 @@ class Journal:
     @property
     def version(self) -> object:
         """Differs whenever `desired` or `records` may return something else than before."""
-        return self._rewrites, self._objects.version, self._records.version, self._policy()
+        policy = self._policy(), self._replicas()
+        return self._rewrites, self._objects.version, self._records.version, policy
 
     def _policy(self) -> dict[str, Any]:
         """The fields of `Desired` that Policy documents give."""
         return {name: self.get(name, default) for name, default in POLICY.items()}
+
+    def _replicas(self) -> dict[str, Replicas]:
+        found: dict[str, Replicas] = self.get("replicas", {})
+        return found
 
     # ---- meta
 
@@ -333,10 +339,10 @@ class Journal:
     def desired(self) -> Desired:
         """The desired state; the same object as long as nothing changes."""
         objects = self.objects()
-        policy = self._policy()
-        now = self._objects.version, policy
+        policy, replicas = self._policy(), self._replicas()
+        now = self._objects.version, policy, replicas
         if self._desired[0] != now:
-            desired = desired_of(objects)
+            desired = desired_of(objects, replicas)
             self._desired = (
                 now,
                 structs.replace(desired, **policy),

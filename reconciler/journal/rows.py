@@ -7,11 +7,12 @@ have a default, because older journals do not have them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Struct, structs
 
+from rankfold.policy.serving import Replicas, bounded
 from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool, TierRule
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
@@ -82,6 +83,8 @@ META: dict[str, Any] = {
     "growth_delay_s": Seconds,
     "preemption_delay_s": Seconds,
     "tiers": dict[str, TierRule],
+    "replicas": dict[str, Replicas],
+    "load_problems": dict[str, str],
     "no_saves": str,
     "incarnations": dict[str, Count],
     "over": dict[str, Seconds],
@@ -126,13 +129,24 @@ class Event(Struct, frozen=True):
     message: str
 
 
-def desired_of(objects: Iterable[Object]) -> Desired:
+def in_service(job: Job, replicas: Mapping[str, Replicas]) -> Job:
+    """A job; idle if it is a replica that its service does not need now. replicas: how many run, by
+    service."""
+    if job.service is None or not job.service.load:
+        return job
+    found = replicas.get(job.service.name)
+    number = bounded(found, job.service.least, job.service.most)
+    return structs.replace(job, idle=job.replica >= number)
+
+
+def desired_of(objects: Iterable[Object], replicas: Mapping[str, Replicas] = {}) -> Desired:
+    """replicas: how many run, by service."""
     pools: dict[str, Pool] = {}
     jobs: dict[str, Job] = {}
     for each in objects:
         spec = each.effective()
         if isinstance(spec, Job):
-            jobs[spec.name] = spec
+            jobs[spec.name] = in_service(spec, replicas)
         else:
             pools[spec.name] = spec
     return Desired(pools, jobs)

@@ -61,6 +61,7 @@ def most_given(gpus: int | Mapping[str, int]) -> int | None:
 
 
 RESTARTS_MAX = 10**6
+REPLICAS_MAX = 256  # of a service
 
 
 class Origin(Struct, frozen=True):
@@ -88,6 +89,35 @@ class Pool(Struct, frozen=True):
     name: ObjectName
     devices: tuple[Device, ...]
     only_for: str | None = None
+
+
+class Service(Struct, frozen=True):
+    """A service. Each of its replicas is a job, and has this record.
+
+    least, most: fewest and most replicas.
+    load: file that holds the load; empty: there are always `most` replicas.
+    per_replica: load that one replica carries.
+    fall_delay_s: for which the load needs fewer replicas before there are fewer.
+    """
+
+    name: ObjectName
+    least: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
+    most: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
+    load: Annotated[str, Meta(max_length=4095, pattern=r"^(/[^\0]*)?\Z")] = ""
+    per_replica: Annotated[float, Meta(gt=0, le=1e15)] = 1.0
+    fall_delay_s: Count = 0
+
+    def __str__(self) -> str:
+        if not self.load:
+            return str(self.most)
+        return (
+            f"{self.least} to {self.most}, one for {self.per_replica:g} of {self.load}, "
+            f"fewer after {self.fall_delay_s} s"
+        )
+
+    def replica(self, number: int) -> str:
+        """The name of a replica's job."""
+        return f"{self.name}-{number}"
 
 
 class Job(Struct, frozen=True):
@@ -420,10 +450,13 @@ class Job(Struct, frozen=True):
     drifted: bool = False  # overridden by hand
     cancelled: bool = False
     env_whole: bool = False  # `env` is the whole environment; nothing of the reconciler's is added
+    service: Service | None = None  # that it is a replica of
+    replica: Count = 0  # its number in the service
+    idle: bool = False  # the load of its service needs fewer replicas
 
     @property
     def suspended(self) -> bool:
-        return self.suspend or self.orphaned
+        return self.suspend or self.orphaned or self.idle
 
     @property
     def elastic(self) -> bool:

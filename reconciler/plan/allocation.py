@@ -149,6 +149,7 @@ class Allocation:
             waits_since=record.rested_at,
             demand=job.demand or 0,
             guaranteed=self._guaranteed(job, record),
+            serving=job.service is not None,
         )
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:

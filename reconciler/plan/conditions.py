@@ -105,6 +105,8 @@ def _by_hand_or_file(job: Job) -> list[Condition]:
     result = []
     if job.suspended:
         why = "its file was removed" if job.orphaned else "spec.suspend is true"
+        if job.idle and not job.orphaned and not job.suspend:
+            why = "the load needs fewer replicas"
         result.append(
             Condition("Suspended", "True", "Orphaned" if job.orphaned else "Desired", why)
         )

@@ -24,6 +24,7 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, some_ranks, still_running
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, and after this SIGKILL
+RAN_S, RESTART_S = 10.0, 10.0  # a replica that ran for less restarts so long after its end
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
 
 
@@ -52,7 +53,11 @@ def _never_ran(index: Index, record: Record, failed: Ending) -> bool:
 
 
 def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
-    """Turn a fault into a restart, if the job may have another one."""
+    """Turn a fault into a restart, if the job may have another one. A replica of a service restarts
+    however it has ended."""
+    if job is not None and job.service is not None and not job.cancelled:
+        ends = ending.reason not in (*RESTARTABLE, "Completed")
+        return ending if ends else replace(ending, phase=RESTARTING)
     if ending.phase != "Failed" or ending.reason not in RESTARTABLE:
         return ending
     if job is not None and not job.cancelled and record.restarts < job.max_restarts:
@@ -149,6 +154,8 @@ def _finish_or_restart(
     if ending.phase != RESTARTING:
         return [Finish(record.name, ending.phase)]
     assert job is not None
+    if job.service is not None and 0 <= now - ending.since < _pause_of(record, ending):
+        return []
     if record.save is not None and record.save.stage == "uploading":  # may become the newest
         action = saving.upload(index, record, job.keep, False, now)
         return [action] if action else []
@@ -158,6 +165,13 @@ def _finish_or_restart(
         ]
     stored = record.back_to or restoring.newest(record, record.unusable)
     return [Rest(record.name, stored, restart=True)]
+
+
+def _pause_of(record: Record, ending: Ending) -> float:
+    """Seconds after which a replica of a service restarts: one that keeps failing must not take all
+    of the processor's time."""
+    ran_for = ending.since - (ending.since if record.placed_since is None else record.placed_since)
+    return 0.0 if ran_for >= RAN_S else RESTART_S
 
 
 def rank_failure(rank: int, exit_status: int | None, error: str) -> str:

@@ -44,7 +44,10 @@ def blocks_of(data: Json, width: int | None = None) -> list[Block]:
             (places[name], state, memory, _ranks(ranks, names), message)
             for name, state, memory, ranks, message in devices
         ]
-    return [("Jobs", text.JOB_HEAD, jobs), ("Devices", text.DEVICE_HEAD, devices)]
+    blocks: list[Block] = [("Jobs", text.JOB_HEAD, jobs), ("Devices", text.DEVICE_HEAD, devices)]
+    if services := text.service_rows(data):
+        blocks.insert(0, ("Services", text.SERVICE_HEAD, services))
+    return blocks
 
 
 def _ranks(ranks: str, names: Mapping[str, str]) -> str:

@@ -40,6 +40,8 @@ _META = (
     "proxies",
     "told_to_end",
     "incarnations",
+    "replicas",
+    "load_problems",
 )
 
 
@@ -54,6 +56,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     meta: Json
     layout: Layout
     reconciler: liveness.Liveness = liveness.NONE
+    idle: frozenset[str] = frozenset()  # replicas that their service does not need now
     trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
 
     @functools.cached_property
@@ -115,7 +118,9 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
         observed = structs.replace(observed, failing=failing)
         planned = plan.plan(desired, records, observed, clock.now())
         meta = {key: store.get(key) for key in _META}
-        return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)
+        idle = frozenset(name for name, job in desired.jobs.items() if job.idle)
+        changes = tuple(store.changes())
+        return Snapshot(objects, records, observed, planned, changes, meta, layout, idle=idle)
     finally:
         store.close()
         prober.close()

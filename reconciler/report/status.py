@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import structs
 
 from rankfold import settings
+from rankfold.policy.serving import bounded
 from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
@@ -45,6 +46,7 @@ def status_of(snap: Snapshot) -> Json:
         "trouble": list(snap.trouble),
         "source": source_status(snap),
         "jobs": [job_status(snap, each) for each in snap.objects if each.kind == "Job"],
+        "services": services_status(snap),
         "devices": devices_status(snap),
     }
 
@@ -143,6 +145,33 @@ def _source_ready(snap: Snapshot, attempted: Json, unreachable: Json | None) -> 
     return {"type": "Ready", "status": good, "reason": reason, "message": message, "since": since}
 
 
+def services_status(snap: Snapshot) -> list[Json]:
+    """The services that files describe."""
+    jobs = [each.effective() for each in snap.objects if each.kind == "Job" and not each.removed]
+    services = {j.service.name: j.service for j in jobs if isinstance(j, Job) and j.service}
+    numbers = snap.meta.get("replicas") or {}
+    problems = snap.meta.get("load_problems") or {}
+    return [
+        {
+            "name": name,
+            "replicas": bounded(numbers.get(name), each.least, each.most)
+            if each.load
+            else each.most,
+            "min": each.least,
+            "max": each.most,
+            "onDevices": sum(_is_on_devices(snap, each.replica(at)) for at in range(each.most)),
+            "load": each.load or None,
+            "perReplica": each.per_replica if each.load else None,
+            "message": problems.get(name, ""),
+        }
+        for name, each in sorted(services.items())
+    ]
+
+
+def _is_on_devices(snap: Snapshot, job: str) -> bool:
+    return job in snap.records and bool(snap.records[job].holds())
+
+
 def phase(job: Job, record: Record, interrupted: bool = False) -> str:
     if record.step == "ended":
         return record.phase
@@ -172,6 +201,7 @@ def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
 def job_status(snap: Snapshot, each: Object) -> Json:
     job = each.effective()
     assert isinstance(job, Job)
+    job = structs.replace(job, idle=job.name in snap.idle)
     record = snap.records.get(job.name, Record(job.name))
     interrupted = _interrupted(snap, record)
     now = phase(job, record, bool(interrupted))
@@ -179,6 +209,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
     converged = job.name in snap.plan.converged
     return {
         "name": job.name,
+        "service": job.service.name if job.service else None,
         "phase": now,
         "suspendedIn": _suspended_in(record) if now == "Suspended" else None,
         "worldSize": job.world_size,

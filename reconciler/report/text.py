@@ -34,6 +34,18 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
     return rows
 
 
+def service_rows(data: Json) -> list[tuple[str, ...]]:
+    return [
+        (
+            each["name"],
+            f"{each['onDevices']}/{each['replicas']}",
+            str(each["max"]) if each["load"] is None else f"{each['min']}-{each['max']}",
+            each["message"],
+        )
+        for each in data["services"]
+    ]
+
+
 def device_rows(data: Json) -> list[tuple[str, ...]]:
     return [
         (
@@ -197,6 +209,7 @@ def _change_cells(change: Json) -> tuple[str, ...]:
     )
 
 
+SERVICE_HEAD = ("SERVICE", "REPLICAS", "RANGE", "MESSAGE")
 JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")
 DEVICE_HEAD = ("DEVICE", "STATE", "MEMORY", "RANKS", "MESSAGE")
 

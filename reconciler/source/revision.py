@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.journal.rows import Object, in_service
 from rankfold.reconciler.model.desired import Desired, Job, Pool
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import NODE, Record
@@ -104,18 +104,19 @@ def cut_files(
     of files whose last line had no newline when they were accepted.
     """
     faults = []
-    kept_in = Counter(
-        origin.file
+    kept = {
+        (origin.file, origin.line)  # the jobs of a service are one object here
         for (kind, _), origin in loaded.origins.items()
         if kind != "Policy"  # policies are not objects yet
-    )
+    }
+    kept_in = Counter(file for file, _ in kept)
     for name, (file, had, lost) in _losses(loaded, objects).items():
-        reason, kept = "", kept_in[name]
+        reason, kept_here = "", kept_in[name]
         if not file.documents:
             continue
         if not file.ended and file.path not in never_ended:
             reason = "its last line has no end: partly saved? End it with a newline"
-        elif had[-1] in lost and kept < len(had):
+        elif had[-1] in lost and kept_here < len({each.origin.line for each in had}):
             reason = (
                 f"ends before {_listed(lost)}, which came from it: partly saved? If that is "
                 "intended, run `rankfold apply -f` once"
@@ -137,8 +138,16 @@ def _losses(
     losses = {}
     for name, file in loaded.files.items():
         if had := sorted(came.get(file.path, ()), key=lambda each: each.origin.line):
-            losses[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
+            losses[name] = file, had, [o for o in had if not _is_described(o, loaded)]
     return losses
+
+
+def _is_described(object: Object, loaded: Loaded) -> bool:
+    """Whether files describe an object; of a service, at least its first replica."""
+    name = object.name
+    if isinstance(object.spec, Job) and object.spec.service is not None:
+        name = object.spec.service.replica(0)
+    return (object.kind, name) in loaded.origins
 
 
 def _listed(objects: Iterable[Object]) -> str:
@@ -259,6 +268,7 @@ def _job_difference(
 
 def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
     names = {a: field.path for a, field in fields_of(Job).items()} | {"orphaned": "file"}
+    names["service"] = "spec.replicas"
     pairs = (
         (label, _requested(old, a), _requested(new, a))
         for a, label in names.items()
@@ -275,6 +285,8 @@ def _requested(job: Job, attribute: str) -> Any:
     """The value of a field; of a range of devices, both ends."""
     if attribute == "gpus" and job.gpus_min is not None:
         return f"{job.gpus_min} to {job.gpus}"
+    if attribute == "service":
+        return job.service and str(job.service)
     return getattr(job, attribute)
 
 
@@ -302,5 +314,7 @@ def merged(
         if known and overridden.get(name) == job:
             jobs[name] = replace(known, orphaned=False)
         else:
-            jobs[name] = replace(job, created=known.created) if known else job
+            jobs[name] = in_service(job, {})
+            if known:
+                jobs[name] = replace(job, created=known.created, idle=known.idle)
     return replace(loaded.desired, pools=pools, jobs=jobs)

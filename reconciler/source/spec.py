@@ -27,6 +27,7 @@ from rankfold.reconciler.model.desired import (
     Job,
     Origin,
     Pool,
+    Service,
     TierRule,
     seconds_of,
 )
@@ -50,12 +51,13 @@ from rankfold.reconciler.source.schemas import (
     schema_faults,
 )
 
-KINDS = ("Pool", "Job", "Policy")
+KINDS = ("Pool", "Job", "Service", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 FLEET_DEVICES_MAX = 1 << 16
 PERIOD_MIN_S = 60  # for which a fraction is measured
 WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
+REPLICA = "REPLICA"  # environment variable that has the number of a replica
 FAULTS_MAX = 100  # most faults reported of a file
 
 
@@ -353,11 +355,14 @@ class _Reader:
         if doc.unusable or len(self.faults) > before:
             self.broken_pool = self.broken_pool or kind == "Pool"
             return None
-        self._name(file, doc, kind, doc.value["metadata"]["name"])
+        if kind != "Service":  # its replicas have names
+            self._name(file, doc, kind, doc.value["metadata"]["name"])
         if kind == "Pool":
             self._pool(file, doc)
         elif kind == "Job":
             self._job(file, doc)
+        elif kind == "Service":
+            self._service(file, doc)
         else:
             self._policy(file, doc)
         return None
@@ -459,6 +464,22 @@ class _Reader:
             self.fault(file, doc, most_at, reason)
         elif isinstance(spec.get("gpus"), dict):
             self._range(file, doc, given)
+        self._program(file, doc)
+        parallelism = spec.get("parallelism", {})
+        if parallelism.get("data", world_size) != world_size:
+            reason = f"is not implemented yet; only its default, worldSize ({world_size}), is"
+            self.fault(file, doc, ("spec", "parallelism", "data"), reason)
+        default = self.workdir if "workdir" not in spec else None
+        given["workdir"] = default or self._path(file, doc, "workdir", given["workdir"])
+        # `Job` has defaults for the fields that have none in files.
+        job = Job(**{k: v for k, v in given.items() if v is not None})
+        if len(self.faults) == before and (reason := not_kept(job)):
+            self.fault(file, doc, ("spec",), reason)
+        self.jobs.setdefault(name, job)
+
+    def _program(self, file: str, doc: yamldoc.Document) -> None:
+        """Check command and environment."""
+        spec = doc.value["spec"]
         for problem in command_faults(spec["command"]):
             self.fault(file, doc, ("spec", "command"), problem)
         for index, word in enumerate(spec["command"]):
@@ -468,17 +489,58 @@ class _Reader:
             self._fits(file, doc, ("spec", "env", key), word, WORD_BYTES_MAX)
         for problem_key, problem in env_faults(spec.get("env", {})):
             self.fault(file, doc, ("spec", "env", problem_key), problem)
-        parallelism = spec.get("parallelism", {})
-        if parallelism.get("data", world_size) != world_size:
-            reason = f"is not implemented yet; only its default, worldSize ({world_size}), is"
-            self.fault(file, doc, ("spec", "parallelism", "data"), reason)
+
+    def _service(self, file: str, doc: yamldoc.Document) -> None:
+        """A service is one job of one rank for each replica."""
+        before, spec = len(self.faults), doc.value["spec"]
+        self._program(file, doc)
+        if REPLICA in spec.get("env", {}):
+            reason = "is set by rankfold for each replica; leave it out"
+            self.fault(file, doc, ("spec", "env", REPLICA), reason)
+        service = self._replicas(file, doc)
         default = self.workdir if "workdir" not in spec else None
-        given["workdir"] = default or self._workdir(file, doc, given["workdir"])
-        # `Job` has defaults for the fields that have none in files.
-        job = Job(**{k: v for k, v in given.items() if v is not None})
-        if len(self.faults) == before and (reason := not_kept(job)):
-            self.fault(file, doc, ("spec",), reason)
-        self.jobs.setdefault(name, job)
+        workdir = default or self._path(file, doc, "workdir", spec.get("workdir", "."))
+        env = tuple(sorted(spec.get("env", {}).items()))
+        for number in range(service.most):
+            job = Job(
+                service.replica(number),
+                tuple(spec["command"]),
+                workdir,
+                1,
+                1,
+                env=(*env, (REPLICA, str(number))),
+                device_types=tuple(spec.get("deviceTypes", ())),
+                tier=spec.get("tier", "premium"),
+                priority=int(spec.get("priority", 0)),
+                save_every_s=0,
+                service=service,
+                replica=number,
+            )
+            if len(self.faults) == before and (reason := not_kept(job)):
+                self.fault(file, doc, ("spec",), reason)
+            self._name(file, doc, "Job", job.name)
+            self.jobs.setdefault(job.name, job)
+
+    def _replicas(self, file: str, doc: yamldoc.Document) -> Service:
+        """How many replicas a service has."""
+        name, spec = doc.value["metadata"]["name"], doc.value["spec"]
+        given, load = spec["replicas"], spec.get("load")
+        ranged = isinstance(given, dict)
+        least, most = (given.get("min", 1), given["max"]) if ranged else (given, given)
+        if least > most:
+            reason = f"must be at most max ({most}), not {least}"
+            self.fault(file, doc, ("spec", "replicas", "min"), reason)
+        if load is None:
+            if ranged:
+                reason = "must be one number, or there must be a load that decides"
+                self.fault(file, doc, ("spec", "replicas"), reason)
+            return Service(name, int(most), int(most))
+        if not ranged:
+            reason = "must be a range, {min: …, max: …}, because there is a load"
+            self.fault(file, doc, ("spec", "replicas"), reason)
+        delay = seconds_of(load.get("fallDelay", "30s"))
+        path = self._path(file, doc, "load.file", load["file"])
+        return Service(name, int(least), int(most), path, float(load["perReplica"]), delay)
 
     def _range(self, file: str, doc: yamldoc.Document, given: dict[str, Any]) -> None:
         """Check a range of devices; one of a single number is that number."""
@@ -503,8 +565,9 @@ class _Reader:
             self.fault(file, doc, path, f"must have at most {count(most, 'byte')}, not {size}")
         return size <= most
 
-    def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:
-        path = ("spec", "workdir")
+    def _path(self, file: str, doc: yamldoc.Document, field: str, workdir: str) -> str:
+        """An absolute path that a field of `spec` gives, relative to its file or not."""
+        path = ("spec", *field.split("."))
         if not self._fits(file, doc, path, workdir, PATH_BYTES_MAX) or os.path.isabs(workdir):
             return workdir
         base = self.workdirs.get(file)
@@ -527,7 +590,10 @@ class _Reader:
         groups = Groups(d for pool in self.pools.values() for d in pool.devices)
         for job in self.jobs.values():
             most = groups.most(job, Record(job.name))
-            needed = {("spec", "gpus", "min") if job.elastic else ("spec", "gpus"): job.least}
+            place = ("spec", "gpus", "min") if job.elastic else ("spec", "gpus")
+            needed: dict[yamldoc.Path, int] = {place: job.least}
+            if job.service is not None:
+                needed = {("spec", "replicas"): job.least}
             if job.demand is not None:
                 needed["spec", "gpus", "demand"] = job.demand
             for path, number in needed.items():

@@ -121,7 +121,7 @@ TABLE: Table = {
             "tier-not-named": ("if job.tier != other.tier:", "if False:"),
         },
         f"{TIERS}::test_a_lower_priority_gives_up_devices_first": {
-            "cause-is-always-the-tier": ('cause="tier" if higher else "order"', 'cause="tier"'),
+            "cause-is-always-the-tier": ('return "tier" if higher else "order"', 'return "tier"'),
         },
     },
 }

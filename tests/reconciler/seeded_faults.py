@@ -312,10 +312,10 @@ TABLE: Table = {
             ),
         },
         "tests/reconciler/test_saves.py::test_a_file_cut_anywhere_suspends_no_job": {
-            "lost-ends-accepted": ("had[-1] in lost and kept < len(had)", "False"),
+            "lost-ends-accepted": ("had[-1] in lost and kept_here < len(", "False and len("),
         },
         "tests/reconciler/test_saves.py::test_intended_edits_are_accepted": {
-            "any-loss-refused": ("had[-1] in lost and kept < len(had)", "lost"),
+            "any-loss-refused": ("had[-1] in lost and kept_here < len(", "lost or 0 > len("),
         },
     },
     "reconciler/source/spec.py": {

@@ -98,7 +98,7 @@ TABLE: Table = {
             "backfill-waits-too": ("if not self._backfill and", "if"),
         },
         "tests/policy/test_decide.py::test_a_change_has_a_cause_and_disturbs_a_job_that_runs": {
-            "fault-is-not-named": ('return "fault" if', 'return "spec" if'),
+            "fault-is-not-named": ('return "fault"', 'return "spec"'),
         },
     },
     "policy/free.py": {

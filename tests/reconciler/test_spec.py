@@ -118,7 +118,7 @@ def test_a_device_has_whole_chunks_of_memory() -> None:
 
 WRONG_JOBS = {
     "apiVersion: rankfold/v2": "0.yaml:1: apiVersion: must be rankfold/v1alpha1",
-    "kind: Jub": "0.yaml:2: kind: must be one of Pool, Job, Policy",
+    "kind: Jub": "0.yaml:2: kind: must be one of Pool, Job, Service, Policy",
     "  name: Gpt_1": '0.yaml:4: metadata.name: "Gpt_1" is invalid. Name of the job. At most 63',
     "  name: " + "a" * 64: "0.yaml:4: metadata.name:",
     "  command: ./train": '0.yaml:6: spec.command: must be a list, not "./train"',
@@ -484,6 +484,21 @@ FULL: dict[str, Any] = {
                 }
             ],
             "drain": [],
+        },
+    },
+    "Service": {
+        "apiVersion": "rankfold/v1alpha1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {
+            "command": ["./serve"],
+            "workdir": ".",
+            "env": {"A": "b"},
+            "deviceTypes": ["soft"],
+            "replicas": {"min": 1, "max": 4},
+            "load": {"file": "load", "perReplica": 1.5, "fallDelay": "30s"},
+            "tier": "premium",
+            "priority": 0,
         },
     },
     "Policy": {

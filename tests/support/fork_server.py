@@ -160,7 +160,7 @@ def _load_commands() -> None:
 def _load_schemas() -> None:
     from rankfold.reconciler.source import schemas
 
-    for kind in ("Job", "Policy", "Pool"):
+    for kind in ("Job", "Policy", "Pool", "Service"):
         schemas.load_schema(kind)
 
 
