@@ -206,6 +206,10 @@ bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 bench-policy: $(VENV_READY) ## measure one decision on all jobs, with tiers, ranges and fractions
 	$(PYTHON) -m benchmarks.policy $(BENCH_ARGS)
 
+.PHONY: bench-serving
+bench-serving: $(VENV_READY) ## simulate a day of a service's load, with training on the devices that it leaves
+	$(PYTHON) -m benchmarks.serving $(BENCH_ARGS)
+
 # Writes everything that a GPU can show to build/gpu/report.json, and what is missing. It builds what
 # it needs itself, so that a failed build is in the report.
 .PHONY: gpu-check
