@@ -14,7 +14,7 @@ others of their tier and priority.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -22,10 +22,13 @@ from rankfold.plural import count
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
-from rankfold.policy.precedence import Precedence, precedence_of, suspended_above, tier_of
+from rankfold.policy.precedence import Precedence, is_spent, precedence_of, suspended_above, tier_of
 from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
+    AGED,
+    BORROWS,
     PRIORITY_MAX,
+    WITHIN,
     Cause,
     Decision,
     Disturbance,
@@ -41,14 +44,31 @@ def decide(
 ) -> dict[str, Decision]:
     """As decide.decide. Takes time in proportion to jobs and devices."""
     all_jobs = list(jobs)
+    if not (rules.quotas or rules.max_wait):
+        return _with_fractions(fleet, all_jobs, rules, now, backfill, {})
+    from rankfold.policy import quotas  # here: commands start faster without it
+
+    found = quotas.treated(fleet, all_jobs, rules, now)
+    decisions = _with_fractions(fleet, found.jobs, rules, now, backfill, found.barred)
+    return quotas.with_limits(decisions, found)
+
+
+def _with_fractions(
+    fleet: Fleet,
+    all_jobs: list[Job],
+    rules: Rules,
+    now: float,
+    backfill: bool,
+    barred: Mapping[str, str],
+) -> dict[str, Decision]:
     if any(rules.fractions):
         from rankfold.policy import fractions  # here: commands start faster without it
 
         needs = fractions.admitted(fleet, all_jobs, rules)
         treated = fractions.as_guaranteed(all_jobs, needs, rules)
-        decisions = _decide(fleet, treated, rules, now, backfill, needs)
+        decisions = _decide(fleet, treated, rules, now, backfill, needs, barred)
         return fractions.with_admission(decisions, all_jobs, needs, rules)
-    return _decide(fleet, all_jobs, rules, now, backfill)
+    return _decide(fleet, all_jobs, rules, now, backfill, (), barred)
 
 
 def _decide(
@@ -57,17 +77,22 @@ def _decide(
     rules: Rules,
     now: float,
     backfill: bool,
-    guaranteed: Collection[str] = (),
+    guaranteed: Collection[str],
+    barred: Mapping[str, str],
 ) -> dict[str, Decision]:
-    """guaranteed: jobs to which their fraction is."""
+    """guaranteed: jobs to which their fraction is; barred: jobs that may have no device, and
+    why."""
     needs = {job.name: job.need for job in all_jobs}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
     taken: set[int] = set()
-    wanted = _own(turn, sorted(all_jobs, key=lambda job: (job.created, job.name)), taken)
+    in_order = sorted(all_jobs, key=lambda job: (job.created, job.name))
+    wanted = _own(turn, in_order, taken, barred)
     turn.free.remove(taken)
     wanted.sort(key=lambda each: _first_in_line(each[0]), reverse=True)
-    turn.lending = lending = Lending(fleet.groups, memory, wanted, now)
+    if any(each is not None for each in rules.disturbances):
+        turn.spent = {job.name for job, _ in wanted if is_spent(job, rules, now)}
+    turn.lending = lending = Lending(fleet.groups, memory, wanted, now, turn.spent)
     patient = {job.name for job, _ in wanted if _is_patient(job, rules, now)}
     turn.patient = patient.difference(guaranteed)
     for job, own in wanted:
@@ -81,6 +106,7 @@ def _decide(
     for job, _ in wanted:
         if is_elastic(job) and not lending.has_lent(job.name):
             turn.grow(job, rules.growth_delay, now)
+    turn.number(job for job, _ in wanted)
     return turn.decisions
 
 
@@ -99,10 +125,14 @@ def _first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
     return (starts or job.begun, precedence_of(job), job.begun, starts)
 
 
-def _own(turn: Turn, jobs: list[Job], taken: set[int]) -> list[tuple[Job, list[int]]]:
+def _own(
+    turn: Turn, jobs: list[Job], taken: set[int], barred: Mapping[str, str]
+) -> list[tuple[Job, list[int]]]:
     """Jobs that want devices, and which of its devices each keeps."""
     wanted: list[tuple[Job, list[int]]] = []
     for job in jobs:
+        if job.name in barred and turn.bar(job, barred[job.name]):
+            continue
         if job.wants == "none":
             turn.place(job, ())
         elif job.wants == "nothing":
@@ -134,6 +164,7 @@ class Turn:
         there are several such jobs, that of the last.
     lending: devices that jobs may give up; None: there are none.
     patient: jobs that have not waited long enough for others to give up devices.
+    spent: jobs that have been disturbed as often as they may be.
     awaited: for each job that waits until others have given up devices, the groups of these.
     suspended: groups of jobs that are suspended for one before them in line.
     """
@@ -144,6 +175,7 @@ class Turn:
         self.claimed: dict[int, Precedence] = {}
         self.lending: Lending | None = None
         self.patient: set[str] = set()
+        self.spent: set[str] = set()
         self.awaited: list[set[int]] = []
         self.suspended: set[int] = set()
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
@@ -156,7 +188,7 @@ class Turn:
         """Decide on a job that wants devices and keeps `own`. An elastic job gets the fewest that
         it needs, if it has fewer: `grow` gives it more."""
         # No device is kept from a job that will give it up at once.
-        above = suspended_above(job, protected=job.min_runtime > 0)
+        above = suspended_above(job, job.min_runtime > 0, job.name in self.spent)
         groups = [
             group
             for group in job.groups
@@ -267,6 +299,16 @@ class Turn:
         )
         self._wait(job, own, reason, free, disturbs)
 
+    def bar(self, job: Job, why: str) -> bool:
+        """Decide that a job has no device; whether that can be done."""
+        if not job.on_devices:
+            self.decisions[job.name] = Decision(None, "devices", reason=why)
+            return True
+        if not self._memory_allows(job, 0):
+            return False
+        self.place(job, (), "devices", cause="quota", reason=why)
+        return True
+
     def give_up(self, lender: Lender) -> None:
         """Decide on a job that gives up devices."""
         job, names = lender.job, ", ".join(_named(each, lender.job) for each in lender.borrowers)
@@ -284,7 +326,9 @@ class Turn:
         decision = self.decisions[job.name]
         if not decision.devices or decision.stays or decision.outcome != "granted":
             return
-        if _stays(job, decision.devices) and 0 <= now - job.since < delay:
+        if _stays(job, decision.devices) and (
+            0 <= now - job.since < delay or job.name in self.spent
+        ):
             return
         have = len(decision.devices)
         size = largest(sizes_of(job), have + self.free.count(job.groups))
@@ -299,6 +343,15 @@ class Turn:
             cause="growth" if grows else None,
             reason="devices are idle" if grows else "",
         )
+
+    def number(self, line: Iterable[Job]) -> None:
+        """Number the jobs that wait without devices."""
+        position = 0
+        for job in line:
+            decision = self.decisions[job.name]
+            if not decision.devices:
+                position += 1
+                self.decisions[job.name] = replace(decision, position=position)
 
     # ---- decisions
 
@@ -369,12 +422,27 @@ def _too_few(wanted: int, free: int) -> str:
 def _cause_of_loan(lender: Lender) -> Cause:
     if any(each.serving for each in lender.borrowers):
         return "serving"
+    if any(_reclaims(each, lender.job) for each in lender.borrowers):
+        return "quota"
     higher = any(tier_of(each) > tier_of(lender.job) for each in lender.borrowers)
     return "tier" if higher else "order"
 
 
+def _reclaims(job: Job, other: Job) -> bool:
+    """Whether a job gets back devices of its quota that another one has borrowed."""
+    borrows = other.covered is not None and other.covered < other.placed
+    return bool(job.covered) and borrows and job.quota != other.quota
+
+
 def _named(job: Job, other: Job) -> str:
-    """A job, and of what tier or priority it is if that is why `other` gives up devices for it."""
+    """A job, and of what quota, tier or priority it is if that is why `other` gives up devices for
+    it."""
+    if job.basis == AGED:
+        return f"{job.name} (has waited too long)"
+    if _reclaims(job, other):
+        return f"{job.name} ({f'quota {job.quota}' if job.quota else 'no quota'})"
+    if job.basis == WITHIN and other.basis == BORROWS:
+        return f"{job.name} (within its quota)"
     if job.tier != other.tier:
         return f"{job.name} ({job.tier})"
     if job.priority > other.priority:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from rankfold.policy.precedence import STEPS
 from rankfold.policy.sizes import useful
 from rankfold.policy.vocabulary import (
+    GUARANTEED,
     PRIORITY_MAX,
     TIERS,
     Decision,
@@ -81,6 +82,8 @@ def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float
     found: dict[str, float] = {}
     for job in sorted((each for each in jobs if fraction_of(each, rules)), key=_order):
         need = need_of(job, rules)
+        if job.covered is not None and need > job.covered + FIT:
+            continue  # it is beyond its quota
         if job.wants not in ("devices", "nothing") or job.blocked or not job.groups:
             continue
         if sum(left[at] for at in job.groups) < need - FIT:
@@ -109,10 +112,11 @@ def as_guaranteed(jobs: Sequence[Job], needs: dict[str, float], rules: Rules) ->
             found.append(replace(job, tier=TIERS[0]))
         elif needs[job.name] < 1:
             behind = math.floor(_behind(job, rules) / _step(job, rules))
-            found.append(replace(job, priority=0, behind=behind))
+            found.append(replace(job, basis=GUARANTEED, priority=0, behind=behind))
         else:
             least = job.guarantee if job.guarantee is None else math.ceil(needs[job.name])
-            found.append(replace(job, priority=PRIORITY_MAX + 1, guarantee=least))
+            treated = replace(job, basis=GUARANTEED, priority=PRIORITY_MAX + 1)
+            found.append(replace(treated, guarantee=least))
     return found
 
 

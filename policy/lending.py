@@ -2,8 +2,8 @@
 
 An elastic job has a guarantee; the devices that it has beyond that are on loan. A job that lacks
 devices gets them from as few jobs as possible, and only if that is enough for it to be placed.
-Elastic jobs are shrunk first, those of its own tier and of lower ones; then jobs of lower
-precedence are suspended (precedence.py). Both are done in the same order: the lowest tier first,
+Elastic jobs are shrunk first, those of its own level and of lower ones; then jobs of lower
+precedence are suspended (precedence.py). Both are done in the same order: the lowest level first,
 then the lowest priority, then the job that is the furthest ahead of its fraction, then the one
 that stands still for the shortest time, then the last in line. Each keeps a number of devices with
 which it is worth running (sizes.py).
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -22,12 +22,15 @@ from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.precedence import (
     Precedence,
     is_protected,
+    level_beyond_quota,
+    level_of,
+    level_of_growth,
+    level_when_spent,
     precedence_of,
     suspended_above,
-    tier_of,
 )
 from rankfold.policy.sizes import largest, useful
-from rankfold.policy.vocabulary import Group, Job
+from rankfold.policy.vocabulary import BORROWS, Group, Job
 
 K = TypeVar("K")
 
@@ -37,6 +40,7 @@ class Lender(Struct, eq=False):
 
     kept: devices that it keeps, in the order of its ranks.
     protected: whether its minimum run time is not over.
+    spent: whether it has been disturbed as often as it may be.
     place: its place among those that give up devices, 0 for the last of them.
     borrowers: jobs for which it gives up devices.
     """
@@ -44,17 +48,25 @@ class Lender(Struct, eq=False):
     job: Job
     kept: list[int]
     protected: bool
+    spent: bool = False
     place: int = 0
     borrowers: list[Job] = field(default_factory=list)
 
     @property
     def shrinks_for(self) -> int:
-        """The lowest tier whose jobs may shrink it."""
-        return tier_of(self.job) + self.protected
+        """The lowest level whose jobs may shrink it."""
+        level = level_of_growth(self.job) + self.protected
+        return max(level, level_when_spent(self.job.basis == BORROWS)) if self.spent else level
+
+    @property
+    def shrinks_beyond(self) -> int:
+        """The same, for devices beyond its quota."""
+        level = level_beyond_quota(self.job) + self.protected
+        return max(level, level_when_spent(borrows=True)) if self.spent else level
 
     @property
     def suspended_above(self) -> Precedence:
-        return suspended_above(self.job, self.protected)
+        return suspended_above(self.job, self.protected, self.spent)
 
     @property
     def least(self) -> int:
@@ -64,6 +76,19 @@ class Lender(Struct, eq=False):
     @property
     def spare(self) -> int:
         return len(self.kept) - self.least
+
+    @property
+    def beyond(self) -> int:
+        """Spare devices beyond its quota."""
+        if self.job.covered is None:
+            return 0
+        return max(0, len(self.kept) - max(self.least, self.job.covered))
+
+    def gives(self, level: int) -> int:
+        """The devices by which a job of this level may shrink it."""
+        if level >= self.shrinks_for:
+            return self.spare
+        return self.beyond if level >= self.shrinks_beyond else 0
 
 
 class Loan(Struct, frozen=True):
@@ -89,7 +114,8 @@ def sizes_of(job: Job) -> tuple[int, ...]:
 
 class Lending:
     """The devices that can be lent in one moment. line: jobs in the order of their turn, with the
-    devices that they may keep. now: seconds, on the clock of `Job.since`."""
+    devices that they may keep. now: seconds, on the clock of `Job.since`. spent: jobs that have
+    been disturbed as often as they may be."""
 
     def __init__(
         self,
@@ -97,12 +123,13 @@ class Lending:
         memory: Ledger,
         line: Sequence[tuple[Job, list[int]]],
         now: float,
+        spent: Collection[str] = (),
     ):
         self._groups, self._memory = groups, memory
         self.lenders: dict[str, Lender] = {}
         self._of_group: list[list[Lender]] = [[] for _ in groups]
         # Upper bounds, so that a job that cannot be helped takes no time for each lender: devices
-        # by the lowest tier that gets them, and by the precedence that must be exceeded.
+        # by the lowest level that gets them, and by the precedence that must be exceeded.
         self._spare: list[dict[int, int]] = [{} for _ in groups]
         self._last: list[dict[Precedence, int]] = [{} for _ in groups]
         self._refused: dict[tuple[tuple[int, ...], Precedence, int], int] = {}
@@ -110,7 +137,7 @@ class Lending:
         lenders: list[tuple[int, Lender]] = []
         for at, (job, own) in enumerate(line):
             if own:
-                lender = Lender(job, own, is_protected(job, now))
+                lender = Lender(job, own, is_protected(job, now), job.name in spent)
                 if lender.spare or (first is not None and first > lender.suspended_above):
                     lenders.append((at, lender))
         lenders.sort(key=lambda each: (_importance(each[1].job), each[1].job.pause, -each[0]))
@@ -145,7 +172,7 @@ class Lending:
     def _most(self, groups: Sequence[int], precedence: Precedence) -> int:
         """An upper bound of the devices that a job of this precedence gets."""
         return sum(
-            sum(number for tier, number in self._spare[group].items() if tier <= precedence[0])
+            sum(number for level, number in self._spare[group].items() if level <= precedence[0])
             + sum(number for above, number in self._last[group].items() if above < precedence)
             for group in groups
         )
@@ -168,10 +195,9 @@ class Lending:
                     continue
                 if suspend:
                     given = self._in(lender, groups) if precedence > lender.suspended_above else 0
-                elif precedence[0] >= lender.shrinks_for:
-                    given = min(lender.spare, self._in(lender, groups))
                 else:
-                    given = 0
+                    gives = lender.gives(precedence[0])
+                    given = min(gives, self._in(lender, groups)) if gives else 0
                 before = found[its.name][1] if its.name in found else 0
                 if given > before:
                     found[its.name] = (lender, given)
@@ -251,14 +277,17 @@ class Lending:
 
     def _bound(self, lender: Lender, sign: int) -> None:
         for group in lender.job.groups:
-            _add(self._spare[group], lender.shrinks_for, sign * lender.spare)
+            beyond = lender.beyond
+            _add(self._spare[group], lender.shrinks_for, sign * (lender.spare - beyond))
+            if beyond:
+                _add(self._spare[group], lender.shrinks_beyond, sign * beyond)
             _add(self._last[group], lender.suspended_above, sign * lender.least)
 
 
 def _importance(job: Job) -> tuple[float, ...]:
-    """The least gives up devices first: the lowest tier, the lowest priority, the job that is the
-    furthest ahead of its fraction."""
-    return (tier_of(job), job.priority, job.behind)
+    """The least gives up devices first: the lowest level, the lowest priority, the job that is the
+    furthest ahead of its fraction, or whose quota is of its share."""
+    return (level_of(job), job.priority, job.behind)
 
 
 def _add(sums: dict[K, int], key: K, number: int) -> None:

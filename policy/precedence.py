@@ -1,16 +1,31 @@
 """Which job goes before which, and which may take devices from which.
 
-The precedence of a job is its tier, then its priority, then whether it has a guarantee, then how
-far it is behind its fraction. A job may shrink elastic jobs of its own tier and of lower ones, and
-suspend jobs of lower precedence; one that differs only in how far it is behind, if the difference
-is the length of a turn. During the minimum run time of a job, no other one of its tier does either.
+The precedence of a job is its level, then its priority, then whether it has a guarantee, then how
+far it is behind its fraction, or its quota behind its share. Its level is its basis (its
+quota, for example), then its tier. A job may shrink elastic jobs of its own level and of lower
+ones, and suspend jobs of lower precedence; one that differs only in how far it is behind, if the
+difference is the length of a turn. During the minimum run time of a job, no other one of its level
+does either. A job that has been disturbed as often as it may be gives up devices only for
+guarantees.
+
+Devices with which an elastic job has grown are given up as if it were within its quota only, and
+those beyond its quota as if it had borrowed all.
 """
 
 from __future__ import annotations
 
 import math
 
-from rankfold.policy.vocabulary import TIERS, Job
+from rankfold.policy.vocabulary import (
+    AGED,
+    BORROWS,
+    BUDGET_S,
+    GUARANTEED,
+    TIERS,
+    WITHIN,
+    Job,
+    Rules,
+)
 
 STEPS = 4  # in a turn: smaller differences between jobs that take turns are ignored
 
@@ -18,12 +33,28 @@ Precedence = tuple[int, float, bool, float]  # the highest goes first
 
 
 def precedence_of(job: Job) -> Precedence:
-    return (tier_of(job), job.priority, job.guarantee != 0, job.behind)
+    if job.basis == AGED:
+        return (level_of(job), 0.0, True, 0.0)
+    return (level_of(job), job.priority, job.guarantee != 0, job.behind)
 
 
 def tier_of(job: Job) -> int:
     """0 for the lowest."""
     return TIERS.index(job.tier)
+
+
+def level_of(job: Job) -> int:
+    """0 for the lowest; those that waited too long are equal."""
+    return len(TIERS) * job.basis + (0 if job.basis == AGED else tier_of(job))
+
+
+def level_of_growth(job: Job) -> int:
+    """The level of devices with which it has grown within its quota."""
+    return len(TIERS) * min(job.basis, WITHIN) + tier_of(job)
+
+
+def level_beyond_quota(job: Job) -> int:
+    return len(TIERS) * BORROWS + tier_of(job)
 
 
 def is_protected(job: Job, now: float) -> bool:
@@ -33,8 +64,26 @@ def is_protected(job: Job, now: float) -> bool:
     return 0 <= now - job.since < job.min_runtime
 
 
-def suspended_above(job: Job, protected: bool) -> Precedence:
+def is_spent(job: Job, rules: Rules, now: float) -> bool:
+    """Whether a job has been disturbed as often as it may be."""
+    most = rules.disturbances[tier_of(job)]
+    if most is None:
+        return False
+    return sum(0 <= now - at < BUDGET_S for at in job.disturbed) >= most
+
+
+def level_when_spent(borrows: bool) -> int:
+    """The lowest level whose jobs may disturb a job that has been disturbed as often as it may be.
+    A fraction is guaranteed to them, or they are within their quotas and it borrows."""
+    return len(TIERS) * (WITHIN if borrows else GUARANTEED)
+
+
+def suspended_above(job: Job, protected: bool, spent: bool = False) -> Precedence:
     """Jobs of higher precedence than this may suspend a job."""
+    above: Precedence = (*precedence_of(job)[:3], job.behind + STEPS)
     if protected:
-        return (tier_of(job), math.inf, True, math.inf)
-    return (*precedence_of(job)[:3], job.behind + STEPS)
+        above = (level_of(job), math.inf, True, math.inf)
+    if spent:
+        level = level_when_spent(job.basis == BORROWS) - 1
+        above = max(above, (level, math.inf, True, math.inf))
+    return above

@@ -26,13 +26,22 @@ Wants = Literal["devices", "none", "nothing", "end"]
 
 # Why a decision changes a job's placement: its spec requires it; its tier; it grows into devices
 # that are free; a service needs the devices; a device is drained; small jobs make way for a large
-# one; a device is bad or lost; another job goes first in the order of the scheduler.
-Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation", "fault", "order"]
+# one; a device is bad or lost; another job goes first in the order of the scheduler; a quota gets
+# back what it has lent.
+Cause = Literal[
+    "spec", "tier", "growth", "serving", "drain", "defragmentation", "fault", "order", "quota"
+]
 
 
 # Class of service of a job, the lowest first: it never loses a device to a lower one.
 Tier = Literal["basic", "standard", "premium"]
 TIERS: tuple[str, ...] = get_args(Tier)
+# Why a job gets devices, the weakest reason first: it borrows them; it is within its quota, or
+# there are no quotas; it has waited too long; a fraction is guaranteed to it.
+BORROWS, WITHIN, AGED, GUARANTEED = range(4)
+# Causes for which a job that has devices is disturbed without need of its own:
+DISTURBING: tuple[Cause, ...] = ("tier", "order", "quota", "serving", "growth")
+BUDGET_S = 3600.0  # for which disturbances are counted
 PRIORITY_MAX = 1000  # a priority is between -PRIORITY_MAX and this
 
 
@@ -118,8 +127,14 @@ class Job(Struct, frozen=True):
     demand: devices to which the fraction of its tier refers; 0: `devices`.
     guaranteed: its fraction, with what it has had until now; None: it has not been admitted.
     waits_since: since when it waits for devices, on the clock of `created`, if that is later.
-    behind: how far it is behind its fraction, if it takes turns; fractions.py sets it.
     serving: whether it is a replica of a service.
+    behind: how far it is behind its fraction, if it takes turns, or its quota behind its share, if
+        it borrows; fractions.py and quotas.py set it.
+    quota: whose devices it uses; "", or a name that is not among the rules': none.
+    disturbed: when it was disturbed, for one of DISTURBING, on the clock of `created`; those of the
+        last BUDGET_S at least.
+    basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all.
+        These two are not given to a policy: quotas.py and fractions.py set them.
     """
 
     name: str
@@ -155,6 +170,27 @@ class Job(Struct, frozen=True):
     behind: int = 0
     waits_since: float = 0.0
     serving: bool = False
+    quota: str = ""
+    basis: int = WITHIN
+    covered: int | None = None
+    disturbed: tuple[float, ...] = ()
+
+
+class Quota(Struct, frozen=True):
+    """Devices that belong to some jobs, of any group.
+
+    weight: its part of what is idle, over time, in proportion to other quotas.
+    borrow: devices that its jobs may have beyond its own; lend: of its own, that other jobs may
+        have; None: not limited.
+    used: device-seconds that its jobs have had; a use counts half after quotas.HALF_LIFE_S.
+    """
+
+    name: str
+    devices: int
+    weight: float = 1.0
+    borrow: int | None = None
+    lend: int | None = None
+    used: float = 0.0
 
 
 class Rules(Struct, frozen=True):
@@ -164,6 +200,10 @@ class Rules(Struct, frozen=True):
     preemption_delay: seconds for which a job waits before others give up devices for it.
     fractions: that each of TIERS guarantees, 0 to 1; 0: none.
     periods: seconds for which each of these is measured.
+    quotas: with different names. Jobs of other names share the devices that no quota has.
+    max_wait: seconds after which a job that waits goes before others; 0: never.
+    disturbances: how often a job of each of TIERS may be disturbed in BUDGET_S, unless a guarantee
+        would be broken; None: not limited.
     """
 
     ranks_on_a_device: int
@@ -172,6 +212,9 @@ class Rules(Struct, frozen=True):
     fractions: tuple[float, ...] = (0.0, 0.0, 0.0)
     periods: tuple[float, ...] = (3600.0, 3600.0, 3600.0)
     preemption_delay: float = 0.0
+    quotas: tuple[Quota, ...] = ()
+    max_wait: float = 0.0
+    disturbances: tuple[int | None, ...] = (None, None, None)
 
 
 class Disturbance(Struct, frozen=True):
@@ -196,6 +239,9 @@ class Decision(Struct, frozen=True):
     disturbs: jobs that stand still for this decision: itself, or others whose devices it gets.
     note: a text that the policy gets back with the job; so a policy needs no memory of its own.
     admitted: whether the fraction of its tier is guaranteed; None: its tier guarantees none.
+    limit: why its quota makes it wait, for people; empty if it does not.
+    position: its place among the jobs that wait for devices, 1 for the one that gets devices first;
+        0: it does not wait, or only for its quota.
     """
 
     devices: tuple[int, ...] | None
@@ -209,3 +255,5 @@ class Decision(Struct, frozen=True):
     disturbs: tuple[Disturbance, ...] = ()
     note: str = ""
     admitted: bool | None = None
+    limit: str = ""
+    position: int = 0

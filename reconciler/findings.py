@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from rankfold.policy.vocabulary import BUDGET_S, DISTURBING
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.observed import Observed
-from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.plan import Plan
 from rankfold.reconciler.wording import count
 
@@ -55,6 +56,17 @@ def record_guarantees(journal: Journal, plan: Plan) -> None:
                 journal.event(
                     f"Job/{name}", "NotGuaranteed", "its fraction no longer is", "Warning"
                 )
+
+
+def record_disturbance(journal: Journal, change: Change, now: float) -> None:
+    """Record that the policy has moved or suspended a job for others, or in order to grow. now:
+    fleet time."""
+    record = journal.record(change.job)
+    if record is None or not change.from_gpus or change.cause not in DISTURBING:
+        return
+    at = now if change.cut_at is None else change.cut_at
+    recent = [each for each in record.disturbed if 0 <= at - each < BUDGET_S]
+    journal.save(structs.replace(record, disturbed=(*recent, at)))
 
 
 def record_conditions(journal: Journal, plan: Plan) -> None:

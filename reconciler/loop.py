@@ -20,7 +20,12 @@ from rankfold.reconciler import actions, clock, plan
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import InFlight, Outcome
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S
-from rankfold.reconciler.findings import record_conditions, record_findings, record_guarantees
+from rankfold.reconciler.findings import (
+    record_conditions,
+    record_disturbance,
+    record_findings,
+    record_guarantees,
+)
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
@@ -342,6 +347,7 @@ class Loop:
             self.journal.save_change(now, open=now.converged_at is None)
             if now.converged_at is not None:
                 self._record_pause(now)
+                record_disturbance(self.journal, now, clock.now())
                 pause = "" if now.pause_s is None else f", paused {now.pause_s:.3f} s"
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"

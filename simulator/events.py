@@ -124,6 +124,7 @@ class Simulation:
                 priority=job.priority,
                 min_runtime=job.min_runtime,
                 demand=min(job.demand, devices),
+                quota=job.quota,
             )
         )
 

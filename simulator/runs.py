@@ -16,7 +16,7 @@ from rankfold.simulator.pollux import PolluxJob
 from rankfold.simulator.result import Result
 from rankfold.simulator.ticks import Nodes, TickSimulation
 from rankfold.simulator.trace import Kind, TraceJob
-from rankfold.simulator.whole import RULES, Decide, Whole
+from rankfold.simulator.whole import RULES, Decide, Shares, Whole
 
 BUILT_IN = ("fifo", "backfill", "tiers", "srtf")
 ELASTIC = ("fifo", "backfill", "tiers")  # those that resize elastic jobs, and know tiers
@@ -35,7 +35,7 @@ class Trace(Protocol):
 
 class Events:
     """Jobs whose work is known, from event to event. If some are elastic or go before others, or if
-    tiers guarantee fractions, each decision is on all jobs."""
+    there are fractions or quotas, each decision is on all jobs."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Events:
         self._rules = rules
         first = {(job.tier, job.priority) for job in jobs}
         self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
-        self._ordered |= any(rules.fractions)
+        self._ordered |= any(rules.fractions) or bool(rules.quotas) or rules.max_wait > 0
+        self._ordered |= any(each is not None for each in rules.disturbances)
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
@@ -61,7 +62,9 @@ class Events:
         if name in self._policies:
             return Whole(fleet, self._policies[name])
         if name in ELASTIC and self._ordered:
-            return Whole(fleet, _built_in(name, self._rules), self._rules)
+            shares = Shares(self._rules)
+            chosen = _built_in(name, self._rules, shares)
+            return Whole(fleet, chosen, self._rules, shares)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 
@@ -87,10 +90,11 @@ class Ticks:
         )
 
 
-def _built_in(name: str, rules: Rules = RULES) -> Decide:
+def _built_in(name: str, rules: Rules = RULES, shares: Shares | None = None) -> Decide:
     rules = replace(rules, scheduler=name)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
-        return decide(fleet, jobs, rules, now)
+        seen = shares.seen(rules, now) if shares and rules.quotas else rules
+        return decide(fleet, jobs, seen, now)
 
     return all_jobs

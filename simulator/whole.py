@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from rankfold.policy.fractions import admit, counted, rate_of, wakes
 from rankfold.policy.incremental import Changes
-from rankfold.policy.vocabulary import Decision, Fleet, Guaranteed, Job, Rules
+from rankfold.policy.quotas import AGED_PART, decayed
+from rankfold.policy.quotas import wakes as quotas_wake
+from rankfold.policy.vocabulary import BUDGET_S, DISTURBING, Decision, Fleet, Guaranteed, Job, Rules
 
 RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 Decide = Callable[[Fleet, list[Job], float], Mapping[str, Decision]]
@@ -23,17 +25,21 @@ class _Known:
         "at",
         "computes_at",
         "devices",
+        "disturbed",
         "got_at",
         "guaranteed",
         "job",
         "remaining",
         "served",
+        "waits_since",
     )
 
     def __init__(self, job: Job):
         self.job, self.remaining, self.at = job, job.remaining or 0.0, 0.0
         self.devices: tuple[int, ...] = ()
         self.served, self.got_at = 0.0, 0.0
+        self.disturbed: tuple[float, ...] = ()  # when, in the last hour
+        self.waits_since = 0.0  # when it last had to do without devices that it had
         self.computes_at = -math.inf  # when the pause of its last change is over
         self.guaranteed: Guaranteed | None = None
 
@@ -51,7 +57,8 @@ class _Known:
             since=self.got_at,
             served=self.served + (now - self.got_at) * len(devices),
             guaranteed=self.guaranteed,
-            waits_since=self.got_at,
+            waits_since=self.waits_since,
+            disturbed=self.disturbed,
         )
 
     def _count(self, now: float) -> None:
@@ -76,22 +83,59 @@ class _Known:
 
     def place(self, devices: tuple[int, ...], now: float) -> None:
         self.served += (now - self.got_at) * len(self.devices)
+        if self.devices:
+            self.waits_since = now
         self.devices, self.got_at = devices, now
         self.job = replace(self.job, begun=True)
+
+
+def _recent(times: tuple[float, ...], now: float) -> tuple[float, ...]:
+    return tuple(at for at in times if now - at < BUDGET_S)
+
+
+class Shares:
+    """The device-seconds that the jobs of each quota have had."""
+
+    def __init__(self, rules: Rules):
+        self._quotas = {quota.name: quota for quota in rules.quotas}
+        self._devices = dict.fromkeys(self._quotas, 0)
+        self._until = 0.0
+
+    def change(self, job: Job, devices: int, now: float) -> None:
+        """A job gets so many devices more from now on."""
+        self._count(now)
+        if job.quota in self._devices:
+            self._devices[job.quota] += devices
+
+    def seen(self, rules: Rules, now: float) -> Rules:
+        """The rules with what has been used until now."""
+        self._count(now)
+        return replace(rules, quotas=tuple(self._quotas.values()))
+
+    def _count(self, now: float) -> None:
+        seconds, self._until = now - self._until, now
+        for name, quota in self._quotas.items():
+            used = decayed(quota.used, self._devices[name], seconds)
+            self._quotas[name] = replace(quota, used=used)
 
 
 class Whole:
     """Takes time in proportion to jobs and devices at each event. fleet: all devices are free."""
 
-    def __init__(self, fleet: Fleet, decide: Decide, rules: Rules = RULES):
+    def __init__(
+        self, fleet: Fleet, decide: Decide, rules: Rules = RULES, shares: Shares | None = None
+    ):
         self._fleet, self._decide, self._rules = fleet, decide, rules
+        self._shares = shares or Shares(rules)
         self._known: dict[str, _Known] = {}
 
     def arrive(self, job: Job) -> None:
         self._known[job.name] = _Known(job)
 
     def end(self, name: str, now: float) -> Guaranteed | None:
-        return self._known.pop(name).end(now)
+        known = self._known.pop(name)
+        self._shares.change(known.job, -len(known.devices), now)
+        return known.end(now)
 
     def changes(self, now: float) -> Changes:
         jobs = [known.seen(now) for known in self._known.values()]
@@ -104,6 +148,9 @@ class Whole:
             devices = known.devices if decision.stays else decision.devices or ()
             if devices != known.devices:
                 changes[name] = decision
+                self._shares.change(known.job, len(devices) - len(known.devices), now)
+                if known.devices and decision.cause in DISTURBING:
+                    known.disturbed = (*_recent(known.disturbed, now), now)
                 known.place(devices, now)
         return changes
 
@@ -113,18 +160,32 @@ class Whole:
             for known in self._known.values()
         )
         turn = now + wakes(jobs, self._rules) if any(self._rules.fractions) else math.inf
+        if self._rules.quotas and any(not known.devices for known in self._known.values()):
+            turn = min(turn, now + quotas_wake(self._rules))
         ends = (at for known in self._known.values() for at in self._ends(known, now))
         return min(turn, min(ends, default=math.inf))
 
     def _ends(self, known: _Known, now: float) -> Iterator[float]:
-        """When the minimum run time and the growth delay of a job end, or its preemption delay."""
-        if not known.devices and self._rules.preemption_delay:
-            end = max(known.job.created, known.got_at) + self._rules.preemption_delay
-            if end > now:
-                yield end
+        """When the minimum run time and the growth delay of a job end, or its preemption delay and
+        its longest wait, or when it may be disturbed again."""
+        rules, began = self._rules, max(known.job.created, known.waits_since)
+        if not known.devices:
+            for seconds in (rules.preemption_delay, rules.max_wait):
+                end = began + seconds
+                while end - began < seconds:  # rounded down
+                    end = math.nextafter(end, math.inf)
+                if end > now:
+                    yield end
         if known.devices:
+            if any(each is not None for each in rules.disturbances):
+                for at in _recent(known.disturbed, now):
+                    end = at + BUDGET_S
+                    while end - at < BUDGET_S:  # rounded down
+                        end = math.nextafter(end, math.inf)
+                    yield end
             elastic = known.job.guarantee is not None
-            for seconds in (known.job.min_runtime, self._rules.growth_delay if elastic else 0.0):
+            aged = rules.max_wait / AGED_PART if known.got_at - began >= rules.max_wait else 0.0
+            for seconds in (known.job.min_runtime, rules.growth_delay if elastic else 0.0, aged):
                 end = known.got_at + seconds
                 while end - known.got_at < seconds:  # rounded down
                     end = math.nextafter(end, math.inf)

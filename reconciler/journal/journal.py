@@ -48,7 +48,10 @@ POLICY: dict[str, Any] = {  # fields of `Desired` that Policy documents give, an
     "checkpoint_store": "",
     "growth_delay_s": GROWTH_DELAY_S,
     "preemption_delay_s": 0.0,
+    "max_wait_s": 0.0,
+    "disturbances": {},
     "tiers": {},
+    "quotas": {},
 }
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import Meta, Struct, structs
 
 from rankfold.policy.serving import Replicas, bounded
-from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool, TierRule
+from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool, QuotaRule, TierRule
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
 
@@ -82,9 +82,12 @@ META: dict[str, Any] = {
     "checkpoint_store": str,
     "growth_delay_s": Seconds,
     "preemption_delay_s": Seconds,
+    "max_wait_s": Seconds,
+    "disturbances": dict[str, Count],
     "tiers": dict[str, TierRule],
     "replicas": dict[str, Replicas],
     "load_problems": dict[str, str],
+    "quotas": dict[str, QuotaRule],
     "no_saves": str,
     "incarnations": dict[str, Count],
     "over": dict[str, Seconds],

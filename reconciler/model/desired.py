@@ -443,6 +443,22 @@ class Job(Struct, frozen=True):
             read=seconds_of,
         ),
     ] = 0
+    quota: Annotated[
+        str,
+        Meta(max_length=63),
+        Written(
+            "spec.quota",
+            {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 63,
+                "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)",
+                "description": "Name of one of the Policy's quotas; default: none.",
+            },
+            "one of the Policy's [quotas](#quotas), by name",
+            shown="none",
+        ),
+    ] = ""
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served
@@ -480,6 +496,15 @@ class TierRule(Struct, frozen=True):
     period_s: Annotated[float, Meta(ge=1, le=1e12)] = 3600.0
 
 
+class QuotaRule(Struct, frozen=True):
+    """Devices that belong to some jobs: policy/quotas.py."""
+
+    devices: Annotated[int, Meta(ge=0)]
+    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    borrow: Annotated[int, Meta(ge=0)] | None = None  # None: not limited
+    lend: Annotated[int, Meta(ge=0)] | None = None
+
+
 class Desired(Struct, frozen=True):
     """The whole desired state, by name."""
 
@@ -491,7 +516,10 @@ class Desired(Struct, frozen=True):
         GROWTH_DELAY_S  # for which an elastic job has its devices before it grows
     )
     preemption_delay_s: float = 0.0  # for which a job waits before others give up devices
+    max_wait_s: float = 0.0  # after which a job that waits goes before others; 0: never
+    disturbances: Mapping[str, int] = field(default_factory=dict)  # tier → most in an hour
     tiers: Mapping[str, TierRule] = field(default_factory=dict)  # those that guarantee a fraction
+    quotas: Mapping[str, QuotaRule] = field(default_factory=dict)
 
     def devices(self) -> dict[str, Device]:
         return {d.name: d for pool in self.pools.values() for d in pool.devices}

@@ -140,9 +140,13 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     gpu_seconds: Seconds = 0.0
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`
-    usage: Mapping[str, Seconds] = field(default_factory=dict)  # "tier/cause" → device-seconds
+    # "tier/cause", or with a quota "tier/cause/quota" → device-seconds:
+    usage: Mapping[str, Seconds] = field(default_factory=dict)
+    recent: Seconds = 0.0  # device-seconds, each of which counts less as time passes
+    recent_at: Seconds = 0.0  # fleet time for which `recent` holds
     # "suspend", "resume" or "resize" → seconds for which it stood still the last time:
     pauses: Mapping[str, Seconds] = field(default_factory=dict)
+    disturbed: tuple[Seconds, ...] = ()  # fleet times of disturbances, those of the last hour
     guaranteed: Guaranteed | None = None  # what it has had of its tier's fraction; fleet time
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
@@ -195,7 +199,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
         return self.gpu_seconds + self._since_placed(now)
 
     def usage_so_far(self, now: float) -> dict[str, float]:
-        """The same by tier and cause, which a ``/`` separates."""
+        """The same by tier, cause and quota, which a ``/`` separates."""
         seconds_of = dict(self.usage)
         if seconds := self._since_placed(now):
             key = self.placed_for or UNKNOWN_USE
@@ -207,8 +211,20 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
         return {
             "gpu_seconds": self.used_so_far(now),
             "usage": self.usage_so_far(now),
+            "recent": self.recent_so_far(now),
+            "recent_at": now,
             "guaranteed": self.guaranteed_so_far(now),
         }
+
+    def recent_so_far(self, now: float) -> float:
+        """Its device-seconds; those of a day ago count half."""
+        if self.placed_since is None and not self.recent:
+            return 0.0
+        from rankfold.policy.quotas import decayed  # here: most fleets have no quotas
+
+        since = now if self.placed_since is None else min(self.placed_since, now)
+        before = decayed(self.recent, 0, since - self.recent_at)
+        return decayed(before, len(set(self.placement)), now - since)
 
     def guaranteed_so_far(self, now: float) -> Guaranteed | None:
         """Its part of its tier's fraction until now: it makes progress while it is placed."""

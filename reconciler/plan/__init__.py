@@ -48,6 +48,7 @@ class Plan(Struct, frozen=True):
     causes: why the policy changes the devices of jobs.
     guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
         or no longer.
+    queue: the place of each job that waits without devices, 1 for the first.
     """
 
     actions: tuple[Action, ...] = ()
@@ -57,6 +58,7 @@ class Plan(Struct, frozen=True):
     degraded: frozenset[str] = frozenset()
     causes: Mapping[str, str] = field(default_factory=dict)
     guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
+    queue: Mapping[str, int] = field(default_factory=dict)
     fleet_ready: bool = True  # every desired device answers, and there is no other one
 
 
@@ -87,8 +89,9 @@ def plan(
         allocation.targets,
         converged,
         frozenset(steps.degraded - in_flight),
-        {name: purpose.partition("/")[2] for name, purpose in allocation.purposes.items()},
+        {name: purpose.split("/")[1] for name, purpose in allocation.purposes.items()},
         allocation.guaranteed,
+        allocation.queue,
         fleet_ready,
     )
 

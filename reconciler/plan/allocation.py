@@ -31,9 +31,10 @@ class Allocation:
     targets: placement that each job should have now (() for none).
     waiting: why a job does not have what it requests.
     degraded: the same, for a job that continues with fewer devices meanwhile.
-    purposes: tier and cause of each new placement, as in `Record.usage`.
+    purposes: tier, cause and quota of each new placement, as in `Record.usage`.
     reasons: why the number of a job's devices changes, unless its spec says so.
     guaranteed: changes of `Record.guaranteed`.
+    queue: the place of each job that waits without devices, 1 for the first.
     unguaranteed: jobs to which the fraction of their tier is not guaranteed.
     """
 
@@ -48,6 +49,7 @@ class Allocation:
         self.reasons: dict[str, str] = {}
         self.guaranteed: dict[str, policy.Guaranteed | None] = {}
         self.unguaranteed: set[str] = set()
+        self.queue: dict[str, int] = {}
         self._bad = [self._bad_of(group) for group in self.groups.all]
         fleet = policy.Fleet(
             tuple(
@@ -61,7 +63,9 @@ class Allocation:
             ),
             index.observed.host_memory,
         )
-        self._rules = rules = rules_of(index.desired, RANKS_ON_A_DEVICE)
+        self._rules = rules = rules_of(
+            index.desired, RANKS_ON_A_DEVICE, self._used(now) if index.desired.quotas else {}
+        )
         self._now = now
         jobs = self._jobs()
         decisions = decide(fleet, jobs, rules, now)
@@ -69,6 +73,14 @@ class Allocation:
             self._carry_out(index.desired.jobs[name], index.records[name], decision)
         if any(rules.fractions) or any(each.guaranteed for each in index.records.values()):
             self._admit(jobs, decisions)
+
+    def _used(self, now: float) -> dict[str, float]:
+        """Device-seconds that the jobs of each quota have had, with those that have ended."""
+        used: dict[str, float] = {}
+        for name, job in self.index.desired.jobs.items():
+            if job.quota and (record := self.index.records.get(name)) is not None:
+                used[job.quota] = used.get(job.quota, 0.0) + record.recent_so_far(now)
+        return used
 
     def _admit(self, jobs: list[policy.Job], decisions: Mapping[str, policy.Decision]) -> None:
         from rankfold.policy.fractions import admit  # here: most fleets guarantee none
@@ -150,6 +162,8 @@ class Allocation:
             demand=job.demand or 0,
             guaranteed=self._guaranteed(job, record),
             serving=job.service is not None,
+            quota=job.quota,
+            disturbed=record.disturbed,
         )
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:
@@ -207,6 +221,8 @@ class Allocation:
     # ---- what follows from a decision
 
     def _carry_out(self, job: Job, record: Record, decision: policy.Decision) -> None:
+        if decision.position:
+            self.queue[job.name] = decision.position
         if decision.stays:
             self._set_target(job, record, record.placement)
         elif decision.devices == ():
@@ -215,7 +231,8 @@ class Allocation:
             names = tuple(self.index.names[position] for position in decision.devices)
             self._set_target(job, record, assign(job.world_size, names))
         if decision.cause:
-            self.purposes[job.name] = f"{job.tier}/{decision.cause}"
+            purpose = (job.tier, decision.cause, job.quota)
+            self.purposes[job.name] = "/".join(filter(None, purpose))
         if decision.cause and decision.reason:
             self.reasons[job.name] = f"{decision.cause}: {decision.reason}"
         match decision.outcome:
@@ -286,7 +303,10 @@ class Allocation:
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
         else:
             message = f"needs {wanted} of {kind}; free for it now: {decision.free}"
-            self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)
+            reason = "WaitingForDevices"
+            if decision.limit:
+                message, reason = f"{message}; {decision.limit}", "BeyondQuota"
+            self.waiting[job.name] = Condition("Progressing", "True", reason, message)
 
 
 def keeps_its_number(record: Record) -> bool:

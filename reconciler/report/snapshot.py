@@ -57,6 +57,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     layout: Layout
     reconciler: liveness.Liveness = liveness.NONE
     idle: frozenset[str] = frozenset()  # replicas that their service does not need now
+    max_wait_s: float = 0.0  # of the Policy
     trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
 
     @functools.cached_property
@@ -119,8 +120,18 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
         planned = plan.plan(desired, records, observed, clock.now())
         meta = {key: store.get(key) for key in _META}
         idle = frozenset(name for name, job in desired.jobs.items() if job.idle)
-        changes = tuple(store.changes())
-        return Snapshot(objects, records, observed, planned, changes, meta, layout, idle=idle)
+        changes, wait = tuple(store.changes()), desired.max_wait_s
+        return Snapshot(
+            objects,
+            records,
+            observed,
+            planned,
+            changes,
+            meta,
+            layout,
+            idle=idle,
+            max_wait_s=wait,
+        )
     finally:
         store.close()
         prober.close()

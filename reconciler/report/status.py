@@ -217,12 +217,14 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "gpusMin": job.gpus_min,
         "demand": job.demand or job.gpus,
         "tier": job.tier,
+        "quota": job.quota or None,
         "priority": job.priority,
         "minRuntime": job.min_runtime_s,
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
         "guaranteed": _guaranteed(record),
+        "queue": _queue(snap, job, record),
         "pauses": {kind: round(record.pauses[kind], 6) for kind in sorted(record.pauses)},
         "gpuSeconds": round(record.used_so_far(clock.now()), 3),
         "checkpoints": [
@@ -257,6 +259,20 @@ def _guaranteed(record: Record) -> Json | None:
         "measuredInPeriod": round(found.progress / here, 4) if here else None,
         "periods": found.periods,
         "violated": found.violated,
+    }
+
+
+def _queue(snap: Snapshot, job: Job, record: Record) -> Json | None:
+    position = snap.plan.queue.get(job.name)
+    if position is None:
+        return None
+    since = max(job.created, record.rested_at)
+    first_at = clock.wall(since + snap.max_wait_s) if snap.max_wait_s else None
+    return {
+        "position": position,
+        "waiting": len(snap.plan.queue),
+        "since": clock.wall(since),
+        "firstAt": first_at,
     }
 
 

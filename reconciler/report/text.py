@@ -26,6 +26,8 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
         by_type = {c["type"]: c for c in job["conditions"]}
         shown: Json = next((by_type[kind] for kind in SHOWN_FIRST if kind in by_type), {})
         text = shown.get("message", "").splitlines()
+        if text and (place := job["queue"]) is not None:
+            text[0] = f"{place['position']} of {place['waiting']} in the queue: {text[0]}"
         least = "" if job["gpusMin"] is None else f"{job['gpusMin']}-"
         where = f"{job['devices']}/{least}{job['gpus']}"
         rows.append(
@@ -70,6 +72,8 @@ def describe_lines(job: Json) -> list[str]:
         f"ranks:        {job['worldSize']}",
         f"devices:      {job['devices']} of {_wanted(job)} wanted",
         f"tier:         {_tier(job)}",
+        *([f"quota:        {job['quota']}"] if job["quota"] else []),
+        *_queue_lines(job["queue"]),
         *_guaranteed_lines(job["guaranteed"]),
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
@@ -90,6 +94,15 @@ def describe_lines(job: Json) -> list[str]:
         ),
     ]
     return lines
+
+
+def _queue_lines(place: Json | None) -> list[str]:
+    if place is None:
+        return []
+    text = f"place {place['position']} of {place['waiting']}, since {time_of_day(place['since'])}"
+    if place["firstAt"] is not None:
+        text += f"; goes first from {time_of_day(place['firstAt'])} on"
+    return [f"queue:        {text}"]
 
 
 def _guaranteed_lines(found: Json | None) -> list[str]:

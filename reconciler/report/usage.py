@@ -1,4 +1,4 @@
-"""Device-seconds by job, tier and cause: what `rankfold usage` prints."""
+"""Device-seconds by job, quota, tier and cause: what `rankfold usage` prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from rankfold.reconciler.model.recorded import UNKNOWN_USE, Record
 from rankfold.reconciler.model.values import Json
 
-HEAD = ("job", "tier", "cause", "deviceSeconds")
+HEAD = ("job", "quota", "tier", "cause", "deviceSeconds")
 
 
 def usage_of(records: Mapping[str, Record], now: float) -> Json:
@@ -17,6 +17,7 @@ def usage_of(records: Mapping[str, Record], now: float) -> Json:
     jobs = [row for name in sorted(records) for row in _rows(records[name], now)]
     return {
         "jobs": jobs,
+        "quotas": _sums([row for row in jobs if row["quota"]], "quota"),
         "tiers": _sums(jobs, "tier"),
         "causes": _sums(jobs, "cause"),
         "deviceSeconds": round(sum(row["deviceSeconds"] for row in jobs), 3),
@@ -31,8 +32,8 @@ def _rows(record: Record, now: float) -> list[Json]:
         seconds_of[UNKNOWN_USE] = seconds_of.get(UNKNOWN_USE, 0.0) + rest
     rows = []
     for key, seconds in sorted(seconds_of.items()):
-        tier, _, cause = key.partition("/")
-        row = (record.name, tier, cause, round(seconds, 3))
+        tier, cause, *quota = key.split("/")
+        row = (record.name, "".join(quota), tier, cause, round(seconds, 3))
         rows.append(dict(zip(HEAD, row, strict=True)))
     return rows
 
@@ -45,7 +46,7 @@ def _sums(rows: Iterable[Json], by: str) -> dict[str, float]:
 
 
 def csv_of(usage: Json) -> str:
-    """One line for each job, tier and cause, without the sums."""
+    """One line for each job, quota, tier and cause, without the sums."""
     text = io.StringIO()
     writer = csv.DictWriter(text, HEAD, lineterminator="\n")
     writer.writeheader()
@@ -54,10 +55,11 @@ def csv_of(usage: Json) -> str:
 
 
 def rows_of(usage: Json) -> list[tuple[str, ...]]:
-    """The cells of a table: each job, then each tier, then all."""
+    """The cells of a table: each job, then each quota, each tier, then all."""
     rows = [
-        (row["job"], row["tier"], row["cause"], f"{row['deviceSeconds']:.1f}")
+        (row["job"], row["quota"], row["tier"], row["cause"], f"{row['deviceSeconds']:.1f}")
         for row in usage["jobs"]
     ]
-    rows += [("", tier, "", f"{seconds:.1f}") for tier, seconds in usage["tiers"].items()]
-    return [*rows, ("", "", "", f"{usage['deviceSeconds']:.1f}")]
+    rows += [("", quota, "", "", f"{seconds:.1f}") for quota, seconds in usage["quotas"].items()]
+    rows += [("", "", tier, "", f"{seconds:.1f}") for tier, seconds in usage["tiers"].items()]
+    return [*rows, ("", "", "", "", f"{usage['deviceSeconds']:.1f}")]

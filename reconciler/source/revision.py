@@ -161,6 +161,21 @@ def _of(desired: Desired) -> str:
     return ", ".join(found) or "none"
 
 
+def _numbers(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in sorted(numbers.items())) or "none"
+
+
+def _quotas(desired: Desired) -> str:
+    found = (
+        f"{name} {each.devices}"
+        + (f" weight {each.weight:g}" if each.weight != 1 else "")
+        + (f" borrow {each.borrow}" if each.borrow is not None else "")
+        + (f" lend {each.lend}" if each.lend is not None else "")
+        for name, each in sorted(desired.quotas.items())
+    )
+    return ", ".join(found) or "none"
+
+
 _WAY_OUT = "Cancel the job first, or give the new one another name"
 
 
@@ -197,6 +212,15 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
     if old.preemption_delay_s != new.preemption_delay_s:
         seconds = (f"{old.preemption_delay_s:g}s", f"{new.preemption_delay_s:g}s")
         result.append(Difference("Policy", "update", (("spec.preemptionDelay", *seconds),)))
+    if old.max_wait_s != new.max_wait_s:
+        seconds = (f"{old.max_wait_s:g}s", f"{new.max_wait_s:g}s")
+        result.append(Difference("Policy", "update", (("spec.maxWait", *seconds),)))
+    if old.disturbances != new.disturbances:
+        shown = (_numbers(old.disturbances), _numbers(new.disturbances))
+        result.append(Difference("Policy", "update", (("spec.disturbances", *shown),)))
+    if old.quotas != new.quotas:
+        shown = (_quotas(old), _quotas(new))
+        result.append(Difference("Policy", "update", (("spec.quotas", *shown),)))
     if old.tiers != new.tiers:
         result.append(Difference("Policy", "update", (("spec.tiers", _of(old), _of(new)),)))
     for name, job in new.jobs.items():

@@ -27,6 +27,7 @@ from rankfold.reconciler.model.desired import (
     Job,
     Origin,
     Pool,
+    QuotaRule,
     Service,
     TierRule,
     seconds_of,
@@ -274,7 +275,10 @@ def load_texts(
             reader.checkpoint_store,
             GROWTH_DELAY_S if reader.growth_delay_s is None else reader.growth_delay_s,
             reader.preemption_delay_s or 0.0,
+            reader.max_wait_s or 0.0,
+            reader.disturbances or {},
             reader.tiers or {},
+            reader.quotas or {},
         ),
         reader.origins,
         sorted(set(reader.faults)),
@@ -302,7 +306,12 @@ class _Reader:
         self.checkpoint_store = ""
         self.growth_delay_s: float | None = None
         self.preemption_delay_s: float | None = None
+        self.max_wait_s: float | None = None
+        self.disturbances: dict[str, int] | None = None
         self.tiers: dict[str, TierRule] | None = None
+        self.quotas: dict[str, QuotaRule] | None = None
+        self.quotas_at: tuple[str, yamldoc.Document] | None = None
+        self.broken_policy = False
 
     def read_file(
         self, file: str, documents: list[yamldoc.Document], problems: list[yamldoc.Problem]
@@ -354,6 +363,7 @@ class _Reader:
             self.fault(file, doc, path, reason)
         if doc.unusable or len(self.faults) > before:
             self.broken_pool = self.broken_pool or kind == "Pool"
+            self.broken_policy = self.broken_policy or kind == "Policy"
             return None
         if kind != "Service":  # its replicas have names
             self._name(file, doc, kind, doc.value["metadata"]["name"])
@@ -370,8 +380,17 @@ class _Reader:
     def _policy(self, file: str, doc: yamldoc.Document) -> None:
         self.growth_delay_s = self._delay(file, doc, "growthDelay", self.growth_delay_s)
         self.preemption_delay_s = self._delay(file, doc, "preemptionDelay", self.preemption_delay_s)
+        self.max_wait_s = self._delay(file, doc, "maxWait", self.max_wait_s)
         if (tiers := doc.value["spec"].get("tiers")) is not None:
             self._tiers(file, doc, tiers)
+        if (disturbances := doc.value["spec"].get("disturbances")) is not None:
+            found = {tier: int(most) for tier, most in disturbances.items()}
+            if self.disturbances not in (None, found):
+                reason = "another Policy has other numbers: a fleet has one list"
+                self.fault(file, doc, ("spec", "disturbances"), reason)
+            self.disturbances = found
+        if (quotas := doc.value["spec"].get("quotas")) is not None:
+            self._quotas(file, doc, quotas)
         url = doc.value["spec"].get("checkpointStore", "")
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
@@ -405,6 +424,25 @@ class _Reader:
             reason = "another Policy has other tiers: a fleet has one list"
             self.fault(file, doc, ("spec", "tiers"), reason)
         self.tiers = found
+
+    def _quotas(self, file: str, doc: yamldoc.Document, quotas: dict[str, Any]) -> None:
+        found = {}
+        for name, given in quotas.items():
+            devices, lend = int(given["devices"]), given.get("lend")
+            if lend is not None and lend > devices:
+                reason = f"must be at most devices ({devices}), not {lend}"
+                self.fault(file, doc, ("spec", "quotas", name, "lend"), reason)
+            borrow = given.get("borrow")
+            found[name] = QuotaRule(
+                devices,
+                float(given.get("weight", 1.0)),
+                None if borrow is None else int(borrow),
+                None if lend is None else int(lend),
+            )
+        if self.quotas not in (None, found):
+            reason = "another Policy has other quotas: a fleet has one list"
+            self.fault(file, doc, ("spec", "quotas"), reason)
+        self.quotas, self.quotas_at = found, (file, doc)
 
     def _name(self, file: str, doc: yamldoc.Document, kind: str, name: str) -> None:
         key = (kind, name)
@@ -584,9 +622,13 @@ class _Reader:
         return resolved
 
     def check_fleet(self) -> None:
-        """Refuse jobs that request more devices than all pools in these files have, used or not."""
+        """Refuse jobs that request more devices than all pools in these files have, used or not,
+        and quotas that have more; and jobs of quotas that do not exist, or that are too small."""
+        if not self.broken_policy:
+            self._check_jobs_of_quotas()
         if not self.pools or self.broken_pool:
             return
+        self._check_quotas()
         groups = Groups(d for pool in self.pools.values() for d in pool.devices)
         for job in self.jobs.values():
             most = groups.most(job, Record(job.name))
@@ -602,6 +644,38 @@ class _Reader:
                     kind = " or ".join(job.device_types) or "any kind"
                     reason = f"requests {count(number, 'device')}; the pools have {most} of {kind}"
                     self.fault(origin.file, doc, path, reason)
+
+    def _check_jobs_of_quotas(self) -> None:
+        for job in self.jobs.values():
+            if not job.quota:
+                continue
+            origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
+            rule = (self.quotas or {}).get(job.quota)
+            if rule is None:
+                known = f"the Policy has {', '.join(sorted(self.quotas))}" if self.quotas else ""
+                reason = f"there is no quota {job.quota!r}; {known or 'no Policy has quotas'}"
+                self.fault(origin.file, doc, ("spec", "quota"), reason)
+            elif rule.borrow is not None and job.least > rule.devices + rule.borrow:
+                path = ("spec", "gpus", "min") if job.elastic else ("spec", "gpus")
+                needs = count(job.least, "device")
+                reason = (
+                    f"requests {needs}; its quota {job.quota} has {rule.devices} and borrows "
+                    f"{rule.borrow} at most"
+                )
+                self.fault(origin.file, doc, path, reason)
+
+    def _check_quotas(self) -> None:
+        """Refuse quotas that together have more devices than the pools."""
+        if not self.quotas or self.quotas_at is None:
+            return
+        most = sum(len(pool.devices) for pool in self.pools.values())
+        total = 0
+        for name, rule in self.quotas.items():
+            total += rule.devices
+            if total > most:
+                reason = f"{count(total, 'device')} with those before; the pools have {most}"
+                self.fault(*self.quotas_at, ("spec", "quotas", name, "devices"), reason)
+                return
 
 
 def _touches(path: yamldoc.Path, unusable: Iterable[yamldoc.Path]) -> bool:

@@ -28,13 +28,19 @@ TABLE: Table = {
             "range-is-not-kept": ("guarantee=least))", "guarantee=job.guarantee))"),
         },
         f"{FRACTIONS}::test_ten_jobs_with_seven_tenths_run_on_eight_devices": {
-            "no-turns": ("job, priority=0, behind=behind", "job, priority=0"),
+            "no-turns": (
+                "basis=GUARANTEED, priority=0, behind=behind",
+                "basis=GUARANTEED, priority=0",
+            ),
         },
         (
             f"{FRACTIONS}::"
             "test_an_admitted_job_of_several_devices_gets_those_of_jobs_that_take_turns"
         ): {
-            "priority-before-guarantee": ("priority=PRIORITY_MAX + 1, ", ""),
+            "priority-before-guarantee": (
+                "basis=GUARANTEED, priority=PRIORITY_MAX + 1",
+                "basis=job.basis",
+            ),
         },
         f"{FRACTIONS}::test_a_job_needs_the_fewest_devices_on_which_its_fraction_holds": {
             "demand-is-forgotten": ("return job.demand or job.devices", "return job.devices"),

@@ -11,12 +11,12 @@ TABLE: Table = {
     "policy/precedence.py": {
         f"{TIERS}::test_jobs_resume_by_tier_priority_and_age": {
             "tier-forgotten": (
-                "return (tier_of(job), job.priority, job.guarantee != 0, job.behind)",
+                "return (level_of(job), job.priority, job.guarantee != 0, job.behind)",
                 "return (0, job.priority, job.guarantee != 0, job.behind)",
             ),
             "priority-forgotten": (
-                "return (tier_of(job), job.priority, job.guarantee != 0, job.behind)",
-                "return (tier_of(job), 0, job.guarantee != 0, job.behind)",
+                "return (level_of(job), job.priority, job.guarantee != 0, job.behind)",
+                "return (level_of(job), 0, job.guarantee != 0, job.behind)",
             ),
         },
         f"{TIERS}::test_the_minimum_run_time_holds_for_the_own_tier_only": {
@@ -29,14 +29,14 @@ TABLE: Table = {
                 "return now - job.since < job.min_runtime",
             ),
             "held-against-every-tier": (
-                "return (tier_of(job), math.inf, True",
-                "return (9, 0.0, True",
+                "above = (level_of(job), math.inf, True",
+                "above = (9, 0.0, True",
             ),
         },
     },
     "policy/lending.py": {
         f"{TIERS}::test_a_higher_tier_is_not_shrunk": {
-            "shrunk-for-any-tier": ("elif precedence[0] >= lender.shrinks_for:", "elif True:"),
+            "shrunk-for-any-tier": ("if level >= self.shrinks_for:", "if True:"),
         },
         f"{TIERS}::test_jobs_of_one_precedence_do_not_suspend_each_other": {
             "suspended-by-its-like": (
@@ -47,8 +47,8 @@ TABLE: Table = {
         },
         f"{TIERS}::test_a_job_is_not_shrunk_during_its_minimum_run_time": {
             "shrunk-during-the-minimum-run-time": (
-                "return tier_of(self.job) + self.protected",
-                "return tier_of(self.job)",
+                "level = level_of_growth(self.job) + self.protected",
+                "level = level_of_growth(self.job)",
             ),
         },
         f"{TIERS}::test_the_lowest_tier_is_suspended_first": {
@@ -75,12 +75,12 @@ TABLE: Table = {
     },
     "simulator/whole.py": {
         f"{EVENTS}::test_a_minimum_run_time_ends_although_no_job_arrives_or_ends": {
-            "minimum-run-time-ends-unnoticed": ("(known.job.min_runtime, self", "(0.0, self"),
+            "minimum-run-time-ends-unnoticed": ("(known.job.min_runtime, rules", "(0.0, rules"),
             "rounded-down": ("while end - known.got_at < seconds:", "while False:"),
         },
         f"{EVENTS}::test_a_job_grows_when_the_growth_delay_is_over": {
             "growth-delay-ends-unnoticed": (
-                "self._rules.growth_delay if elastic else 0.0",
+                "rules.growth_delay if elastic else 0.0",
                 "0.0",
             ),
         },
@@ -110,8 +110,8 @@ TABLE: Table = {
         },
         f"{TIERS}::test_a_job_that_would_keep_idle_devices_for_its_minimum_run_time_gets_none": {
             "claims-forget-the-minimum-run-time": (
-                "protected=job.min_runtime > 0",
-                "protected=False",
+                "suspended_above(job, job.min_runtime > 0,",
+                "suspended_above(job, False,",
             ),
         },
         f"{TIERS}::test_no_job_gives_up_devices_that_one_suspended_before_would_take[backfill]": {

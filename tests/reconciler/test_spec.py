@@ -15,7 +15,7 @@ import yaml
 from msgspec.structs import replace
 
 from rankfold import paths
-from rankfold.reconciler.model.desired import Desired, Job, TierRule
+from rankfold.reconciler.model.desired import Desired, Job, QuotaRule, TierRule
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import Checkpoint, Record
 from rankfold.reconciler.source import field_rules, spec, yamldoc
@@ -244,6 +244,17 @@ def test_a_wrong_addition_to_a_pool(addition: str) -> None:
             "spec: {tiers: {premium: {fraction: .nan}}}",
             "spec.tiers.premium.fraction: must be a finite number",
         ),
+        ("spec: {disturbances: {basic: 1001}}", "spec.disturbances.basic: must be at most 1000"),
+        ("spec: {disturbances: {gold: 1}}", "spec.disturbances.gold: there is no such field"),
+        ("spec: {quotas: {a: {}}}", "spec.quotas.a.devices: is missing"),
+        ("spec: {quotas: {a: {devices: 1, weight: 0}}}", "spec.quotas.a.weight: must be at least"),
+        ("spec: {quotas: {a: {devices: -1}}}", "spec.quotas.a.devices: must be at least 0, not -1"),
+        ("spec: {quotas: {a: {devices: 1.5}}}", "spec.quotas.a.devices: must be a whole number"),
+        (
+            "spec: {quotas: {a: {devices: 1, lend: 2}}}",
+            "spec.quotas.a.lend: must be at most devices (1), not 2",
+        ),
+        ("spec: {quotas: {A: {devices: 1}}}", "Name of a quota"),
         ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?"),
     ],
 )
@@ -342,6 +353,49 @@ def test_two_policies_with_different_tiers() -> None:
     other = tiers.replace("0.7", "0.8").replace("default", "other")
     (found,) = faults(tiers, other)
     assert found == "1.yaml:4: spec.tiers: another Policy has other tiers: a fleet has one list"
+
+
+QUOTAS = POLICY.replace(
+    "spec: {}",
+    """spec:
+  quotas:
+    a: {devices: 3, borrow: 0}
+    b: {devices: 1, weight: 2, lend: 1}""",
+)
+
+
+def test_quotas_are_read() -> None:
+    found = load(QUOTAS).check().desired
+    assert found.quotas == {"a": QuotaRule(3, borrow=0), "b": QuotaRule(1, 2.0, lend=1)}
+    assert load(POLICY).check().desired.quotas == {}
+    (other,) = faults(QUOTAS, POLICY.replace("spec: {}", "spec: {quotas: {}}").replace("def", "x"))
+    assert other == "1.yaml:4: spec.quotas: another Policy has other quotas: a fleet has one list"
+    wait = POLICY.replace("spec: {}", "spec: {maxWait: 24h}")
+    assert load(wait).check().desired.max_wait_s == 86400.0
+
+
+def test_quotas_above_the_fleet_are_refused() -> None:
+    assert load(QUOTAS, POOL).check()
+    (found,) = faults(QUOTAS.replace("devices: 1,", "devices: 2,"), POOL)
+    assert found == "0.yaml:7: spec.quotas.b.devices: 5 devices with those before; the pools have 4"
+
+
+def test_a_job_of_a_quota_that_does_not_exist_is_refused() -> None:
+    job = JOB.rstrip("\n") + "\n  quota: c\n"
+    line = len(job.splitlines())
+    (found,) = faults(job, QUOTAS)
+    assert found == f"0.yaml:{line}: spec.quota: there is no quota 'c'; the Policy has a, b"
+    (found,) = faults(job)
+    assert found == f"0.yaml:{line}: spec.quota: there is no quota 'c'; no Policy has quotas"
+    assert len(faults(job, QUOTAS.replace("borrow: 0", "borrow: -1"))) == 1, "the Policy's fault"
+
+
+def test_a_job_that_is_larger_than_its_quota_may_get_is_refused() -> None:
+    job = JOB.rstrip("\n") + "\n  quota: a\n"
+    assert load(job, QUOTAS.replace("borrow: 0", "borrow: 1")).check()
+    text = QUOTAS.replace("devices: 3", "devices: 1")
+    (found,) = faults(job, text)
+    assert "requests" in found and "its quota a has 1 and borrows 0 at most" in found
 
 
 # ---- commands ----------------------------------------------------------------------------------
@@ -456,6 +510,7 @@ FULL: dict[str, Any] = {
             "workdir": ".",
             "env": {"A": "b"},
             "worldSize": 4,
+            "quota": "research",
             "gpus": {"min": 1, "max": 4, "demand": 2},
             "deviceTypes": ["soft"],
             "tier": "standard",
@@ -510,6 +565,9 @@ FULL: dict[str, Any] = {
             "checkpointStore": "s3://bucket/prefix",
             "growthDelay": "30s",
             "preemptionDelay": "10s",
+            "maxWait": "24h",
+            "disturbances": {"premium": 0, "standard": 4, "basic": 12},
+            "quotas": {"research": {"devices": 8, "weight": 2.5, "borrow": 4, "lend": 0}},
             "tiers": {
                 "premium": {"fraction": 0.95, "period": "1h"},
                 "standard": {"fraction": 0.7, "period": "10m"},
@@ -583,8 +641,10 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize("kind", spec.KINDS)
 def test_every_rule_of_a_schema_refuses_what_it_forbids_and_names_the_field(kind: str) -> None:
     schema, full = json.loads(paths.schema(kind).read_text()), FULL[kind]
-    assert faults(yaml.safe_dump(full)) == []
+    more = [yaml.safe_dump(FULL["Policy"])] if kind == "Job" else []  # its quotas
+    assert faults(yaml.safe_dump(full), *more) == []
     tested = {re.sub(r"\[\d+\]", "[]", yamldoc.dotted(path)) for path, _ in rules(schema, full)}
+    tested = {re.sub(r"quotas\.\w+", "quotas.NAME", path) for path in tested}
     assert set(written(schema)) - tested == NOT_IN_FULL.get(kind, set())
     tried = set()
     for path, rule in rules(schema, full):
@@ -594,8 +654,10 @@ def test_every_rule_of_a_schema_refuses_what_it_forbids_and_names_the_field(kind
             tried.add(keyword)
             text = yaml.safe_dump(changed(full, at, value), sort_keys=False)
             field = yamldoc.dotted(path)
-            found = [each for each in faults(text) if f": {field}" in each]
-            assert found or (not at and "kind" in faults(text)[0]), f"{keyword} of {at}: {value!r}"
+            found = [each for each in faults(text, *more) if f": {field}" in each]
+            assert found or (not at and "kind" in faults(text, *more)[0]), (
+                f"{keyword} of {at}: {value!r}"
+            )
             assert all(re.match(r"0\.yaml:\d+: \S+: .+", each) for each in found)
     used = {
         word
@@ -646,6 +708,8 @@ def written(schema: Any, path: str = "") -> Any:
         yield from written(each, here)
         if isinstance(each.get("items"), dict):
             yield from written(each["items"], f"{here}[]")
+        if isinstance(each.get("additionalProperties"), dict):
+            yield from written(each["additionalProperties"], f"{here}.NAME")
 
 
 @pytest.mark.parametrize("kind", spec.KINDS)

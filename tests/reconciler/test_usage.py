@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.desired import QuotaRule
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.report.usage import csv_of, rows_of, usage_of
 
@@ -36,8 +37,8 @@ def test_device_seconds_continue_after_a_restart_of_the_reconciler(tmp_path: Pat
         with Journal(tmp_path) as journal:
             found = usage_of(journal.records(), 120.0)
     assert found["jobs"] == [
-        {"job": "a", "tier": "basic", "cause": "growth", "deviceSeconds": 30.0},
-        {"job": "a", "tier": "premium", "cause": "spec", "deviceSeconds": 20.0},
+        {"job": "a", "quota": "", "tier": "basic", "cause": "growth", "deviceSeconds": 30.0},
+        {"job": "a", "quota": "", "tier": "premium", "cause": "spec", "deviceSeconds": 20.0},
     ]
     assert found["tiers"] == {"basic": 30.0, "premium": 20.0}
     assert found["causes"] == {"growth": 30.0, "spec": 20.0}
@@ -54,7 +55,13 @@ def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
 
 def test_a_journal_of_an_earlier_version_has_only_the_sum() -> None:
     (row,) = usage_of({"a": Record("a", "ended", gpu_seconds=7.0)}, 1.0)["jobs"]
-    assert row == {"job": "a", "tier": "standard", "cause": "spec", "deviceSeconds": 7.0}
+    assert row == {
+        "job": "a",
+        "quota": "",
+        "tier": "standard",
+        "cause": "spec",
+        "deviceSeconds": 7.0,
+    }
 
 
 def test_a_placement_has_the_tier_and_the_cause_of_its_decision() -> None:
@@ -75,10 +82,30 @@ def test_a_placement_has_the_tier_and_the_cause_of_its_decision() -> None:
 def test_the_text_and_the_csv_have_what_the_json_has() -> None:
     found = usage_of({"a": PLACED}, 110.0)
     assert rows_of(found) == [
-        ("a", "premium", "spec", "20.0"),
-        ("", "premium", "", "20.0"),
-        ("", "", "", "20.0"),
+        ("a", "", "premium", "spec", "20.0"),
+        ("", "", "premium", "", "20.0"),
+        ("", "", "", "", "20.0"),
     ]
     (row,) = csv.DictReader(io.StringIO(csv_of(found)))
-    assert row == {"job": "a", "tier": "premium", "cause": "spec", "deviceSeconds": "20.0"}
-    assert usage_of({}, 0.0) == {"jobs": [], "tiers": {}, "causes": {}, "deviceSeconds": 0}
+    assert row == {
+        "job": "a",
+        "quota": "",
+        "tier": "premium",
+        "cause": "spec",
+        "deviceSeconds": "20.0",
+    }
+    nothing = {"jobs": [], "quotas": {}, "tiers": {}, "causes": {}, "deviceSeconds": 0}
+    assert usage_of({}, 0.0) == nothing
+
+
+def test_a_placement_counts_for_the_quota_that_its_job_had() -> None:
+    a = job("a", 2, 2, quota="research")
+    place = fleet(4, a)
+    place.desired = replace(place.desired, quotas={"research": QuotaRule(2)})
+    place.converge()
+    assert place.records["a"].placed_for == "standard/spec/research"
+    found = usage_of(place.records, place.now + 10.0)
+    (row,) = found["jobs"]
+    assert (row["quota"], row["tier"], row["cause"]) == ("research", "standard", "spec")
+    assert found["quotas"] == {"research": row["deviceSeconds"]} and row["deviceSeconds"] >= 20.0
+    assert rows_of(found)[1][:2] == ("", "research")

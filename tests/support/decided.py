@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import astuple, replace
 
 from rankfold.policy.decide import decide
-from rankfold.policy.vocabulary import Decision, Fleet, Group, Job, Rules
+from rankfold.policy.vocabulary import DISTURBING, Decision, Fleet, Group, Job, Rules
 
 GIB = 1 << 30
 
@@ -69,6 +69,7 @@ class World:
             own = before.own if decision.stays else decision.devices or ()
             if set(own) != set(before.own):
                 there = bool(own)
+                moved = before.own and decision.cause in DISTURBING
                 self.jobs[name] = replace(
                     before,
                     own=own,
@@ -76,6 +77,8 @@ class World:
                     on_devices=there,
                     begun=True,
                     since=self.now,
+                    disturbed=(*before.disturbed, self.now) if moved else before.disturbed,
+                    waits_since=self.now if before.own else before.waits_since,
                     need=max(0, before.world_size - len(own)) * before.rank_memory,
                 )
                 changed = True

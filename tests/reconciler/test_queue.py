@@ -1,0 +1,89 @@
+"""A job that waits has its place in the queue; a job that was disturbed as often as its tier allows
+keeps its devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rankfold.policy.vocabulary import BUDGET_S
+from rankfold.reconciler.findings import record_disturbance
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.recorded import Change, Record
+from rankfold.reconciler.report.text import describe_lines, job_rows
+from rankfold.reconciler.source.revision import differences
+
+from .test_ranges import fleet, job, on, wish
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_job_that_waits_has_its_place() -> None:
+    a, b, c = job("a", 1, 1), job("b", 1, 1, created=1.0), job("c", 1, 1, created=2.0, priority=1)
+    place = fleet(1, a, b, c)
+    place.converge()
+    assert dict(place.plan().queue) == {"a": 1, "b": 2} and on(place)["c"] == 1
+    wish(place, a, b, replace(c, suspend=True))
+    place.converge()
+    assert dict(place.plan().queue) == {"b": 1}, "a suspended job does not wait"
+
+
+def test_the_place_is_shown() -> None:
+    queue = {"position": 2, "waiting": 3, "since": 0.0, "firstAt": None}
+    condition = {"type": "Progressing", "status": "True", "reason": "x", "message": "needs 1"}
+    shown = {
+        "name": "a", "phase": "Pending", "suspendedIn": None, "worldSize": 1, "gpus": 1,
+        "gpusMin": None, "devices": 0, "tier": "basic", "quota": None, "priority": 0,
+        "minRuntime": 0, "queue": queue, "guaranteed": None, "determinism": "D1",
+        "command": ["x"], "settings": {}, "source": {"file": "", "line": 0, "revision": ""},
+        "gpuSeconds": 0.0, "sharing": None, "guard": None, "overhead": None,
+        "conditions": [condition], "ranks": [], "changes": [], "events": [],
+    }  # fmt: skip
+    assert job_rows({"jobs": [shown]})[0][4] == "2 of 3 in the queue: needs 1"
+    lines = describe_lines(shown)
+    (line,) = (each for each in lines if each.startswith("queue:"))
+    assert "place 2 of 3, since " in line and "goes first" not in line
+    lines = describe_lines({**shown, "queue": {**queue, "firstAt": 60.0}})
+    assert any("; goes first from " in each for each in lines)
+    assert not any(each.startswith("queue:") for each in describe_lines({**shown, "queue": None}))
+
+
+def test_a_job_whose_budget_is_spent_is_not_moved() -> None:
+    b, p = job("b", 1, 1, tier="basic"), job("p", 1, 1, created=1.0, tier="premium")
+    place = fleet(1, b)
+    place.desired = replace(place.desired, disturbances={"basic": 1})
+    place.converge()
+    wish(place, b, p)
+    place.desired = replace(place.desired, disturbances={"basic": 1})
+    place.records["b"] = replace(place.records["b"], disturbed=(place.now - 10.0,))
+    place.converge()
+    assert on(place) == {"b": 1}
+    place.now += BUDGET_S
+    place.converge()
+    assert on(place) == {"b": 0, "p": 1}
+
+
+def test_a_disturbance_is_recorded(tmp_path: Path) -> None:
+    shrunk = Change(1, "a", 4, 2, "", 0.0, cut_at=5000.0, cause="tier")
+    with Journal(tmp_path) as journal:
+        journal.save(Record("a", "placed", disturbed=(1000.0, 2000.0)))
+        record_disturbance(journal, replace(shrunk, cause="spec"), 5001.0)
+        record_disturbance(journal, replace(shrunk, from_gpus=0), 5001.0)
+        record_disturbance(journal, shrunk, 5001.0)
+        record_disturbance(journal, replace(shrunk, cut_at=None, cause="growth"), 5002.0)
+    with Journal(tmp_path) as journal:
+        found = journal.record("a")
+    assert found is not None and found.disturbed == (2000.0, 5000.0, 5002.0)
+
+
+def test_the_budgets_are_kept_and_their_changes_are_shown(tmp_path: Path) -> None:
+    new = Desired(disturbances={"basic": 4, "premium": 0})
+    with Journal(tmp_path) as journal:
+        journal.accept(new, {}, "dir", "r1")
+    with Journal(tmp_path) as journal:
+        assert journal.desired().disturbances == new.disturbances
+    (shown,) = differences(Desired(), new, {})
+    assert shown.fields == (("spec.disturbances", "none", "basic 4, premium 0"),)
