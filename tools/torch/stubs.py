@@ -32,6 +32,8 @@ FAMILIES = (
 )
 SILENT = ("libcudart", "libcuda", "libnvToolsExt", "libibverbs")
 TEXT = re.compile(r"Get(Last)?(Error|Status)?(String|Name)$|GetLastError$|status_str$")
+# Remedies that errors of a library name. A rank reaches only NVRTC: others are rankfold's there.
+REMEDIES = {"libnvrtc": "; compute this on the CPU"}
 # Queries of a version, which PyTorch compares with that of its headers.
 ANSWERS = {
     "cudnnGetVersion": "return 90000;",
@@ -124,7 +126,7 @@ def _source(soname: str, names: list[str]) -> str:
         if name.startswith("__cuda"):  # the registration of kernels, at load time
             body = "static void *handle; return (long)&handle;"
         elif TEXT.search(name) and name not in ("cudaGetLastError", "cudaPeekAtLastError"):
-            body = f'return (long)"{soname} is not served";'
+            body = f'return (long)"{soname} is not served{REMEDIES.get(library, "")}";'
         elif name in ANSWERS:
             body = ANSWERS[name]
         elif library in SILENT:
