@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rankfold import paths
 from rankfold.interpose import descriptions, libraries
@@ -120,21 +121,20 @@ def test_hand_written_functions_are_where_the_description_says() -> None:
                 assert re.search(rf"\b{function.name}\(", text), function.name
 
 
-def test_symbols_that_pytorch_imports_exist() -> None:
-    wanted = (HERE / "imported_by_pytorch.txt").read_text().splitlines()[1:]
-    newest = [row.sonames[0].soname for row in libraries.table().values()]
-    symbols = {name for soname in newest for name in exported(LIB / soname)}
-    assert len(wanted) > 450 and not set(wanted) - symbols
+IMPORTS = yaml.safe_load((HERE / "imported_by_pytorch.yaml").read_text())
+BUILDS = ("2.6.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 
 
-def test_symbols_that_pytorch_2_6_imports_exist_with_their_versions() -> None:
-    wanted = (HERE / "imported_by_pytorch_2_6.txt").read_text().splitlines()[1:]
-    symbols = {
-        f"{name}@{node}" if node else name
-        for version in VERSIONS
-        for name, node in exported(LIB / version.soname).items()
+@pytest.mark.parametrize("build", BUILDS)
+def test_symbols_that_pytorch_imports_exist_with_their_versions(build: str) -> None:
+    wanted = {
+        (name, group["version"])
+        for group in IMPORTS
+        if build in group["builds"].split()
+        for name in group["functions"].split()
     }
-    assert len(wanted) > 650 and not set(wanted) - symbols
+    symbols = {pair for version in VERSIONS for pair in exported(LIB / version.soname).items()}
+    assert len(wanted) > 680 and not wanted - symbols
 
 
 def test_nvml_has_the_functions_that_pytorch_and_nccl_look_up() -> None:
