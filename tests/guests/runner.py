@@ -139,6 +139,13 @@ def folded(place: Place) -> Results:
     return job.results()
 
 
+def in_pairs(place: Place) -> Results:
+    """Two ranks on each device from the beginning."""
+    job = place.job()
+    job.apply(gpus=place.guest.ranks // 2)
+    return job.results()
+
+
 def moved(place: Place) -> Results:
     """Onto one device and back, while it runs."""
     job = place.job()
@@ -176,4 +183,4 @@ def on_request(place: Place) -> Results:
 
 
 Way = Callable[[Place], Results]
-WAYS: list[Way] = [folded, moved, killed, on_request]
+WAYS: list[Way] = [folded, in_pairs, moved, killed, on_request]
