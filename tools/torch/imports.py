@@ -23,9 +23,9 @@ from rankfold.interpose import libraries
 UNDEFINED = re.compile(r"^ +[Uw] (\w+)(?:@(\S+))?$", re.MULTILINE)
 INDENT = 4 * " "
 HEADING = """\
-# What PyTorch imports from the libraries of interpose/api/libraries.def, with the version of the
-# symbols. tools/torch/imports.py wrote it from the wheels of PyPI (2.6.0 for CUDA 12.4; the others
-# for CUDA 13), which are named by their versions.
+# The functions that PyTorch imports from libraries of interpose/api/libraries.def, with the version
+# of each symbol. tools/torch/imports.py wrote it from the wheels of PyPI (2.6.0 for CUDA 12.4; the
+# others for CUDA 13), which are named by their versions.
 """
 
 

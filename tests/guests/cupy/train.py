@@ -37,7 +37,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def of_rank(rank: int, kind: str, *shape: int) -> Any:
-    """What a rank sends: any rank can compute it."""
+    """Returns the values that a rank sends, which every rank can compute."""
     values = np.random.default_rng(100 + rank).integers(1, 4, shape or (RANKS, 5))
     return values.astype(kind) / (4 if kind in "efdFD" else 1)
 
