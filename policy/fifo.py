@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from rankfold.plural import count
 from rankfold.policy.free import Free
+from rankfold.policy.growth import growing, share
 from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
 from rankfold.policy.precedence import Precedence, is_spent, precedence_of, suspended_above, tier_of
@@ -103,9 +104,8 @@ def _decide(
     for lender in lending.lenders.values():
         if lender.borrowers:
             turn.give_up(lender)
-    for job, _ in wanted:
-        if is_elastic(job) and not lending.has_lent(job.name):
-            turn.grow(job, rules.growth_delay, now)
+    elastic = [job for job, _ in wanted if is_elastic(job) and not lending.has_lent(job.name)]
+    turn.grow(elastic, rules.growth_delay, now)
     turn.number(job for job, _ in wanted)
     return turn.decisions
 
@@ -320,19 +320,36 @@ class Turn:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, outcome="devices")
 
-    def grow(self, job: Job, delay: float, now: float) -> None:
-        """Give an elastic job that has a place what is left, as far as that makes it faster. A job
-        that would have to move has been where it is for `delay` seconds."""
+    def grow(self, jobs: Iterable[Job], delay: float, now: float) -> None:
+        """Give elastic jobs that have a place what is left, as far as that makes them faster: first
+        those of the highest tier and priority, among these as growth.py shares devices. A job that
+        would have to move has been where it is for `delay` seconds."""
+        alike: dict[tuple[object, tuple[int, ...]], list[Job]] = {}
+        for job in jobs:
+            if self._may_grow(job, delay, now):
+                alike.setdefault((precedence_of(job)[:2], job.groups), []).append(job)
+        for (_, groups), grow in alike.items():
+            if free := self.free.count(groups):
+                sizes = [growing(j.world_size, self._have(j), sizes_of(j)) for j in grow]
+                share(sizes, free)
+                for job, each in zip(grow, sizes, strict=True):
+                    self._grow_to(job, each.size)
+
+    def _have(self, job: Job) -> int:
+        return len(self.decisions[job.name].devices or ())
+
+    def _may_grow(self, job: Job, delay: float, now: float) -> bool:
         decision = self.decisions[job.name]
         if not decision.devices or decision.stays or decision.outcome != "granted":
-            return
-        if _stays(job, decision.devices) and (
-            0 <= now - job.since < delay or job.name in self.spent
-        ):
-            return
-        have = len(decision.devices)
-        size = largest(sizes_of(job), have + self.free.count(job.groups))
-        if size <= have or not self._memory_allows(job, size):
+            return False
+        if not _stays(job, decision.devices):
+            return True
+        return job.name not in self.spent and not 0 <= now - job.since < delay
+
+    def _grow_to(self, job: Job, size: int) -> None:
+        decision = self.decisions[job.name]
+        have = self._have(job)
+        if size <= have or decision.devices is None or not self._memory_allows(job, size):
             return
         new = self.free.take(job.groups, size - have)
         # Also in the middle of its move: while it keeps the devices that it is on, and others.
