@@ -98,7 +98,9 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     changes = revision.differences(now, then, snap.records)
     planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
-    data = differences.plan_json(changes, planned, reader.directory_revision(loaded).id)
+    data = differences.plan_json(
+        changes, planned, reader.directory_revision(loaded).id, snap.records
+    )
     if output == "json":
         show(data)
     else:

@@ -45,7 +45,7 @@ class Plan(Struct, frozen=True):
     targets: placement that each job should have now (() for none).
     converged: jobs that are as desired.
     degraded: jobs that run as well as they can, on fewer devices than desired.
-    causes: why the policy changes the devices of jobs.
+    causes: why the policy changes the devices of jobs; reasons: the same for people.
     guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
         or no longer.
     queue: the place of each job that waits without devices, 1 for the first.
@@ -57,6 +57,7 @@ class Plan(Struct, frozen=True):
     converged: frozenset[str] = frozenset()
     degraded: frozenset[str] = frozenset()
     causes: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
     queue: Mapping[str, int] = field(default_factory=dict)
     fleet_ready: bool = True  # every desired device answers, and there is no other one
@@ -90,6 +91,7 @@ def plan(
         converged,
         frozenset(steps.degraded - in_flight),
         {name: purpose.split("/")[1] for name, purpose in allocation.purposes.items()},
+        allocation.reasons,
         allocation.guaranteed,
         allocation.queue,
         fleet_ready,

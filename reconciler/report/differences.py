@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
 
+from rankfold.policy.vocabulary import DISTURBING
 from rankfold.reconciler import plan
-from rankfold.reconciler.model.recorded import (
-    Condition,
-)
+from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.status import FORMAT_VERSION
 from rankfold.reconciler.source.revision import Difference
@@ -19,7 +19,13 @@ from rankfold.reconciler.wording import count
 SHOWN_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 
 
-def plan_json(differences: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
+def plan_json(
+    differences: Iterable[Difference],
+    planned: plan.Plan,
+    revision: str,
+    records: Mapping[str, Record] = MappingProxyType({}),
+) -> Json:
+    """records: of the jobs as they are now."""
     shown = {
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
@@ -42,6 +48,24 @@ def plan_json(differences: Iterable[Difference], planned: plan.Plan, revision: s
             for name, target in planned.targets.items()
         },
         "conditions": {name: each for name, each in shown.items() if each},
+        "disturbed": [
+            _disturbance(records[name], target, planned)
+            for name, target in sorted(planned.targets.items())
+            if name in records and planned.causes.get(name) in DISTURBING
+            if records[name].holds()
+        ],
+    }
+
+
+def _disturbance(record: Record, target: tuple[str, ...], planned: plan.Plan) -> Json:
+    """How the policy disturbs a job for others, or in order to grow."""
+    return {
+        "job": record.name,
+        "from": len(set(record.placement)),
+        "to": len(set(target)),
+        "cause": planned.causes[record.name],
+        "reason": planned.reasons.get(record.name, ""),
+        "seconds": round(record.pause_s, 3) or None,
     }
 
 
@@ -71,6 +95,12 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
             meaning = SHOWN_IN_PLANS.get(condition["type"], "will wait")
             sign = "- " if markdown else "! "
             lines.append(f"{sign}Job/{name} {meaning}: {condition['message']}")
+    for each in data["disturbed"]:
+        sign = "- " if markdown else "! "
+        seconds = "" if each["seconds"] is None else f"; it stands still for {each['seconds']:g} s"
+        rests = "" if each["to"] else ", and waits until devices are idle"
+        devices = f"{each['from']} → {count(each['to'], 'device')}"
+        lines.append(f"{sign}Job/{each['job']}: {devices} ({each['reason']}){seconds}{rests}")
     if not data["changes"]:
         lines.insert(0, "Nothing to change.")
     disturbed = sum(1 for each in data["changes"] if each["disturbs"])

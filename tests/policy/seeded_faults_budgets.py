@@ -63,6 +63,12 @@ TABLE: Table = {
             "budget-ends-unnoticed": ("for at in _recent(known.disturbed, now):", "for at in ():"),
         },
     },
+    "reconciler/report/differences.py": {
+        f"{QUEUE}::test_a_plan_names_the_jobs_that_others_disturb": {
+            "moves-are-not-reported": ("planned.causes.get(name) in DISTURBING", "False"),
+            "pauses-are-not-reported": ("round(record.pause_s, 3) or None", "None"),
+        },
+    },
     "reconciler/findings.py": {
         f"{QUEUE}::test_a_disturbance_is_recorded": {
             "disturbances-are-not-recorded": ("disturbed=(*recent, at)", "disturbed=()"),

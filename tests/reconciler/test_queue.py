@@ -13,6 +13,7 @@ from rankfold.reconciler.findings import record_disturbance
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.recorded import Change, Record
+from rankfold.reconciler.report.differences import plan_json, plan_lines
 from rankfold.reconciler.report.text import describe_lines, job_rows
 from rankfold.reconciler.source.revision import differences
 
@@ -64,6 +65,33 @@ def test_a_job_whose_budget_is_spent_is_not_moved() -> None:
     place.now += BUDGET_S
     place.converge()
     assert on(place) == {"b": 0, "p": 1}
+
+
+def test_a_plan_names_the_jobs_that_others_disturb() -> None:
+    b, p = job("b", 2, 2, tier="basic"), job("p", 1, 1, created=1.0, tier="premium")
+    wide = job("wide", 3, 3, 1, tier="basic")
+    place = fleet(4, b, wide)
+    place.converge()
+    assert plan_json([], place.plan(), "r", place.records)["disturbed"] == []
+    place.records["wide"] = replace(place.records["wide"], pauses={"resize": 1.5})
+    wish(place, b, wide, p)
+    data = plan_json([], place.plan(), "r", place.records)
+    assert data["disturbed"] == [
+        {
+            "job": "wide",
+            "from": 2,
+            "to": 1,
+            "cause": "tier",
+            "reason": "tier: gives up 1 device for p (premium)",
+            "seconds": 1.5,
+        }
+    ]
+    assert plan_lines(data)[-1] == (
+        "! Job/wide: 2 → 1 device (tier: gives up 1 device for p (premium)); it stands still for "
+        "1.5 s"
+    )
+    data["disturbed"][0] |= {"to": 0, "seconds": None}
+    assert plan_lines(data)[-1].endswith("(premium)), and waits until devices are idle")
 
 
 def test_a_disturbance_is_recorded(tmp_path: Path) -> None:
