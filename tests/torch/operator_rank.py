@@ -114,15 +114,25 @@ def outputs_of(op: Any, sample: Any, arguments: tuple[Any, Any, Any], seed: int 
     return sample.output_process_fn_grad(op(given, *args, **kwargs))
 
 
-def gradients(outputs: Any, arguments: Any) -> list[Any]:
-    """Returns the gradients of all inputs for the same random gradient of the outputs."""
-    torch.manual_seed(SEED)
+def gradients(outputs: Any, arguments: Any, given: list[Any] | None = None) -> list[Any]:
+    """Returns the gradients of all inputs for the same random gradient of the outputs, or for
+    `given`."""
     wanted = [o for o in tree_leaves(outputs) if isinstance(o, torch.Tensor) and o.requires_grad]
     inputs = [i for i in tree_leaves(arguments) if isinstance(i, torch.Tensor) and i.requires_grad]
     if not wanted or not inputs:
         return []
-    given = [torch.randn(o.shape, dtype=o.dtype).to(o.device) for o in wanted]
-    return list(torch.autograd.grad(wanted, inputs, given, allow_unused=True))
+    there = [
+        each.to(o.device, o.dtype)
+        for each, o in zip(given or random_like(wanted), wanted, strict=True)
+    ]
+    return list(torch.autograd.grad(wanted, inputs, there, allow_unused=True))
+
+
+def random_like(outputs: Any) -> list[Any]:
+    """Returns a random gradient for each output that has one."""
+    torch.manual_seed(SEED)
+    wanted = [o for o in tree_leaves(outputs) if isinstance(o, torch.Tensor) and o.requires_grad]
+    return [torch.randn(o.shape, dtype=o.dtype) for o in wanted]
 
 
 def cases_of(op: Any) -> Iterator[Case]:
@@ -160,6 +170,7 @@ def compare(case: Case, number: int) -> tuple[str, str, int]:
         torch.cuda.synchronize()
         if comparison.skipped:
             continue
+        given = random_like(expected) if backward else []
         if backward:
             expected, computed = gradients(expected, arguments), gradients(computed, moved)
         elif op.name in ANY_OF_EQUALS:
@@ -173,25 +184,34 @@ def compare(case: Case, number: int) -> tuple[str, str, int]:
         except AssertionError:
             if is_random(op, sample, arguments, comparison):
                 raise Uncomparable("the CPU's results are random") from None
-            if backward or not as_near(op, sample, arguments, expected, computed):
+            if not as_near(op, sample, arguments, expected, computed, given):
                 raise
     if comparison.skipped:
         return "ran", f"not compared: {comparison.skipped}", len(samples)
     return "passed", "", len(samples)
 
 
-def as_near(op: Any, sample: Any, arguments: Any, expected: Any, computed: Any) -> bool:
+def as_near(
+    op: Any, sample: Any, arguments: Any, expected: Any, computed: Any, given: list[Any]
+) -> bool:
     """Returns True if results in bfloat16 are at most twice as far as the CPU's from those that the
-    CPU computes in float32. A kernel may round intermediate results, or not, as the CPU's does."""
+    CPU computes in float32. A kernel may round intermediate results, or not, as the CPU's does.
+    `given`: the gradient of the outputs, if the results are gradients."""
 
     def in_float(leaf: Any) -> Any:
-        narrow = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16
-        return leaf.detach().cpu().float() if narrow else leaf
+        if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16:
+            return leaf.detach().cpu().float().requires_grad_(leaf.requires_grad)
+        return leaf
 
     def farthest(results: Any) -> float:
         pairs = zip(tree_leaves(results), tree_leaves(exact), strict=True)
         return max(
-            (float((in_float(r).cpu() - e).abs().max()) for r, e in pairs if e.numel()), default=0.0
+            (
+                float((in_float(r).detach().cpu() - e.detach()).abs().max())
+                for r, e in pairs
+                if e is not None and e.numel()
+            ),
+            default=0.0,
         )
 
     if not any(
@@ -199,7 +219,10 @@ def as_near(op: Any, sample: Any, arguments: Any, expected: Any, computed: Any) 
         for leaf in tree_leaves(expected)
     ):
         return False
-    exact = outputs_of(op, sample, tree_map(in_float, arguments))
+    in_floats = tree_map(in_float, arguments)
+    exact = outputs_of(op, sample, in_floats)
+    if given:
+        exact = gradients(exact, in_floats, given)
     return farthest(computed) <= 2 * farthest(expected)
 
 
