@@ -177,7 +177,8 @@ def table(results: Results, cases: list[Case]) -> str:
 
 def judge(results: Results, cases: list[Case], listed: dict[str, str]) -> list[str]:
     """Returns what is wrong: a case that failed and is not listed, an entry whose cases passed in
-    this run. `listed`: reasons, by the first words of cases: an operator, or it and a dtype."""
+    this run. `listed`: reasons, by the first words of cases: an operator, it and a dtype, or a
+    case."""
     known = {case: row for case in cases if (row := results.rows.get(case))}
     entries = {
         tuple(words.split()): [case for case in known if _in(case, words)] for words in listed
@@ -195,7 +196,7 @@ def judge(results: Results, cases: list[Case], listed: dict[str, str]) -> list[s
 
 
 def _in(case: Case, words: str) -> bool:
-    return " ".join(case).startswith(words + " ")
+    return f"{' '.join(case)} ".startswith(words + " ")
 
 
 def share(results: Results, cases: list[Case]) -> tuple[int, int]:

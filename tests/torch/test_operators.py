@@ -112,6 +112,8 @@ def test_the_list_may_only_shrink(results: Results) -> None:
     ]
     assert operators.judge(results, CASES, {"exp": "…", "svd": "…"}) == []  # it did not run
     assert operators.judge(results, CASES, {"exp float32": "…", "ad": "…"}) == []
+    assert operators.judge(results, CASES, {"exp float32 forward": "…"}) == []
+    assert operators.judge(results, CASES, {"exp float32 backward": "…"}) != []
     assert operators.judge(results, CASES, {"exp bfloat16": "…"}) != []
 
 
