@@ -16,6 +16,7 @@ import cupyx.distributed
 import numpy as np
 
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+OLD = cp.__version__.startswith("12.")  # it refuses to add complex numbers
 SIZE, BATCH = 32, 24
 TYPES = ("b", "B", "i", "I", "q", "Q", "e", "f", "d", "F", "D")
 
@@ -48,7 +49,7 @@ def collectives(comm: Any, kind: str) -> None:
     out = cp.zeros_like(mine)
     operations = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
     for name, operation in operations.items():
-        if kind in "FD" and name != "sum":
+        if kind in "FD" and (name != "sum" or OLD):
             continue
         wanted = operation.reduce(all_of_them, dtype=kind)
         comm.all_reduce(mine, out, name)
@@ -60,8 +61,9 @@ def collectives(comm: Any, kind: str) -> None:
     comm.broadcast(out, RANKS - 1)
     same(out, all_of_them[-1])
     part = cp.zeros(5, kind)
-    comm.reduce_scatter(mine, part, 5)
-    same(part, np.add.reduce(all_of_them, dtype=kind)[RANK])
+    if kind not in "FD" or not OLD:
+        comm.reduce_scatter(mine, part, 5)
+        same(part, np.add.reduce(all_of_them, dtype=kind)[RANK])
     comm.all_gather(mine[RANK].copy(), out, 5)
     same(out, np.stack([each[rank] for rank, each in enumerate(all_of_them)]))
     comm.scatter(mine, part, 2)
