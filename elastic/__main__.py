@@ -7,11 +7,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 
 from . import requests
 
+ATTEND_AGAIN_S = 0.05
 STATES = "states"  # the folder, in that of --state, with saved state
 # Torchrun sets the first for several processes; the second is gloo's interface on one machine.
 OUTPUT = re.compile(r"rank-\d+\.(out|err)")
@@ -42,6 +45,8 @@ HELP = {
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rankfold.elastic")
     commands = parser.add_subparsers(required=True, dest="command")
+    attend = commands.add_parser("attend", help="wait for the run in DIR; exit with its status")
+    attend.add_argument("folder", type=Path, metavar="DIR")
     for name in requests.REQUESTS:
         command = commands.add_parser(name, help=HELP[name])
         command.add_argument("folder", type=Path, metavar="DIR", help="the run's --state")
@@ -70,6 +75,14 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         default=Path("elastic-run"),
         help="folder for rank-<r>.out and .err, and saved state",
     )
+    run.add_argument(
+        "--logs", type=Path, metavar="DIR", help="folder for rank-<r>.out and .err instead"
+    )
+    run.add_argument(
+        "--suspended",
+        action="store_true",
+        help="wait for `resume` without processes, then continue from saved state, if there is any",
+    )
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
@@ -97,7 +110,10 @@ def _check_run(run: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     if not options.script.is_file():
         run.error(f"{options.script} is not a file")
     try:
-        if options.resume:
+        if options.suspended:
+            _check_unused(options.state)
+            (options.state / STATES).mkdir(parents=True, exist_ok=True)
+        elif options.resume:
             _check_saved(options.state, options.world)
         else:
             prepare_folder(options.state)
@@ -147,7 +163,21 @@ def prepare_folder(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     options = _parsed(arguments)
+    if options.command == "attend":
+        return _attend(options.folder)
     return _run(options) if options.command == "run" else _request(options)
+
+
+def _attend(folder: Path) -> int:
+    """Waits until a run begins in the folder, and until it ends. Returns its exit status; if it is
+    killed, so is this process."""
+    while not requests.runs(folder):
+        time.sleep(ATTEND_AGAIN_S)
+    try:
+        status: int = requests.ask(folder, request="ended")["status"]
+    except requests.Refused:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return status
 
 
 def _request(options: argparse.Namespace) -> int:
@@ -186,10 +216,13 @@ def _run(options: argparse.Namespace) -> int:
         print("this build of gloo adds in another order than the elastic runtime", file=sys.stderr)
         return 2
     private.import_all()
-    script = Script(options.script.resolve(), tuple(options.arguments), options.state.resolve())
+    logs = (options.logs or options.state).resolve()
+    script = Script(options.script.resolve(), tuple(options.arguments), logs)
     states = (options.state / STATES).resolve()
     states.mkdir(exist_ok=True)
-    plan = Plan(options.world, options.counts, options.checkpoint_every, states, script)
+    plan = Plan(
+        options.world, options.counts, options.checkpoint_every, states, script, options.suspended
+    )
     try:
         return Parent(plan, requests.Requests(options.state.resolve())).run()
     except Damaged as damaged:

@@ -73,6 +73,11 @@ class Cut:
             self._steps[SAVE] = self._steps[BEGUN] + 1
             return self._steps[SAVE]
 
+    def no_end(self) -> None:
+        """The processes that wait at the end continue."""
+        with self._locked():
+            self._steps[END] = NEVER
+
     def ends(self, step: int) -> bool:
         return NEVER != self._steps[END] <= step
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 SOCKET = "control"
 REQUESTS = ("status", "scale", "suspend", "resume", "checkpoint", "cancel")
+OF_A_FLEET = ("hold", "release", "ended")  # see docs/elastic.md
 LONGEST = 4096  # bytes of a request or a reply
 
 
@@ -35,7 +36,8 @@ def _address(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _connected(folder: Path) -> socket.socket:
+def connected(folder: Path) -> socket.socket:
+    """A connection to the run in a folder. Raises OSError if there is none."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with _address(folder) as address:
@@ -49,7 +51,7 @@ def _connected(folder: Path) -> socket.socket:
 def runs(folder: Path) -> bool:
     """Whether a run listens in this folder."""
     try:
-        _connected(folder).close()
+        connected(folder).close()
     except OSError:
         return False
     return True
@@ -58,7 +60,7 @@ def runs(folder: Path) -> bool:
 def ask(folder: Path, **request: Any) -> dict[str, Any]:
     """Sends a request and waits for the reply. Raises Refused."""
     try:
-        connection = _connected(folder)
+        connection = connected(folder)
     except OSError as error:
         raise Refused(f"no run listens at {folder / SOCKET}: {error.strerror}") from None
     with connection:
@@ -91,7 +93,7 @@ def _read(line: bytes, connection: socket.socket) -> Request:
         fields = json.loads(line)
     except ValueError:
         raise Refused("the request is not a line of JSON") from None
-    if not isinstance(fields, dict) or fields.get("request") not in REQUESTS:
+    if not isinstance(fields, dict) or fields.get("request") not in (*REQUESTS, *OF_A_FLEET):
         raise Refused(f"the request is none of {', '.join(REQUESTS)}")
     processes = fields.get("processes")
     if processes is not None and type(processes) is not int:

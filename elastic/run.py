@@ -24,7 +24,7 @@ from .host import blocks
 from .process import Script, work
 from .requests import Refused, Request, Requests
 from .sealing import check, seal
-from .stage import Stage
+from .stage import STAY, Stage
 
 PR_SET_PDEATHSIG = 1
 SAVED = re.compile(r"step-(\d+)")
@@ -33,13 +33,15 @@ CANCELLED = 128 + signal.SIGTERM  # exit status
 
 
 class Plan(NamedTuple):
-    """The arguments of a run. `counts`: from which step on how many processes; the first from 0."""
+    """The arguments of a run. `counts`: from which step on how many processes; the first from 0.
+    `suspended`: it begins without processes, and waits until it is resumed."""
 
     world: int
     counts: tuple[tuple[int, int], ...]
     every: int | None
     folder: Path
     script: Script
+    suspended: bool = False
 
     def processes(self, step: int) -> int:
         return [count for start, count in self.counts if start <= step][-1]
@@ -73,11 +75,13 @@ class Running:
     ) -> None:
         self.count = count
         self.reports, report = os.pipe()
-        pipes = {each: os.pipe() for each in range(count)} if continues else {}
+        pipes = {each: os.pipe() for each in range(count)}
         self._go = {each: write for each, (_, write) in pipes.items()}
         self.cut = Cut(end)
         go = {each: read for each, (read, _) in pipes.items()}
-        self.stage = Stage(plan.world, count, plan.folder, end, self.cut, plan.every, report, go)
+        self.stage = Stage(
+            plan.world, count, plan.folder, end, self.cut, plan.every, report, go, continues
+        )
         self.text = b""  # of a report that is not complete
         self.waiting = 0  # processes that wait for the saved state
         self.saved: dict[int, int] = {}  # by step, the number of processes that have saved it
@@ -95,6 +99,7 @@ class Running:
             os.close(descriptor)
 
     def _begin(self, plan: Plan, index: int, name: str, parent: int) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for descriptor in self._go.values():
             os.close(descriptor)
@@ -106,10 +111,23 @@ class Running:
         return [self.reports, *self.living]
 
     def go(self, step: int, folder: Path) -> None:
+        """Tells processes that wait for the saved state where it is."""
         self.cut.continue_from(step)
+        self._tell(os.fsencode(folder))
+
+    def stay(self) -> None:
+        """Tells processes that have saved at the stage's end to continue."""
+        self.cut.no_end()
+        self._tell(STAY)
+
+    def leave(self) -> None:
+        """Tells processes that have saved at the stage's end to exit."""
+        self._tell(b"exit")
+
+    def _tell(self, word: bytes) -> None:
         for descriptor in self._go.values():
             with contextlib.suppress(BrokenPipeError):  # the process has failed: see Parent
-                os.write(descriptor, os.fsencode(folder))
+                os.write(descriptor, word)
 
     def read(self) -> list[str]:
         """Complete reports of its processes."""
@@ -139,6 +157,10 @@ class Cancelled(Exception):
     """Someone asked for the end of the run."""
 
 
+def _cancel(*_: object) -> None:
+    raise Cancelled
+
+
 class Parent:
     def __init__(self, plan: Plan, requests: Requests) -> None:
         self._plan = plan
@@ -149,6 +171,8 @@ class Parent:
         self._next: Running | None = None
         self._asked: Request | None = None  # what is being carried out
         self._step = 0  # at which a checkpoint was asked for
+        self._held = False  # whether the processes have saved, and wait for a word
+        self._ends: list[Request] = []  # who waits for the end of the run
 
     def _start(self, count: int, end: int | None, continues: bool) -> Running:
         self._started += 1
@@ -168,17 +192,20 @@ class Parent:
         process."""
         parent = os.getpid()
         status = CANCELLED
+        signal.signal(signal.SIGTERM, _cancel)
         try:
             with contextlib.suppress(Cancelled):
                 status = self._run()
         finally:
             if os.getpid() == parent:
-                self._end()
+                self._end(status)
         if status == 0:
             shutil.rmtree(self._plan.folder)
         return status
 
-    def _end(self) -> None:
+    def _end(self, status: int) -> None:
+        for each in self._ends:
+            each.reply(status=status)
         for stage in (self._current, self._next):
             if stage is not None:
                 stage.kill()
@@ -191,16 +218,21 @@ class Parent:
         if saved:
             check(saved[1])
         step = saved[0] if saved else 0
+        if self._plan.suspended:
+            self._rest()
         plan = self._plan
         self._current = self._start(plan.processes(step), plan.end(step), saved is not None)
         if saved:
             self._current.go(*saved)
+        if self._asks("resume"):
+            self._done(processes=self._current.count, step=step)
         while True:
             current = self._current
             status = self._follow(current)
             latest = newest(self._plan.folder)
             stopped = latest is not None and current.cut.ends(latest[0])
             self._current = None
+            self._held = False
             current.close()
             if status == 0 and not stopped:
                 return 0
@@ -210,7 +242,10 @@ class Parent:
             if status < 0:
                 self._after_kill(latest[1])
             elif self._asks("suspend"):
-                self._rest(latest)
+                self._discard_next()
+                self._done(step=latest[0])
+                self._rest()
+                check(latest[1])
             self._current = self._prepare(latest[0])
             self._next = None
             self._current.go(*latest)
@@ -303,9 +338,9 @@ class Parent:
             step = int(values[0])
             current.saved[step] = current.saved.get(step, 0) + 1
             if current.saved[step] == current.count:
-                self._commit(step)
+                self._commit(current, step)
 
-    def _commit(self, step: int) -> None:
+    def _commit(self, current: Running, step: int) -> None:
         """All processes have saved their state. It replaces older ones."""
         self._failures = 0
         folder = self._plan.folder
@@ -317,6 +352,13 @@ class Parent:
                 shutil.rmtree(path)
         if self._asks("checkpoint") and step >= self._step:
             self._done(step=step)
+        if not current.cut.ends(step):
+            return
+        if self._asks("hold"):
+            self._held = True
+            self._done(step=step)
+        else:
+            current.leave()
 
     # ---- requests ----
 
@@ -331,6 +373,9 @@ class Parent:
         if request.name == "cancel":
             request.reply()
             raise Cancelled
+        if request.name == "ended":
+            self._ends.append(request)
+            return
         if self._asked is not None:
             raise Refused(f"another request is being carried out: {self._asked.name}")
         self._check(request)
@@ -343,8 +388,10 @@ class Parent:
         suspended = self._current is None
         if request.name == "resume" and not suspended:
             raise Refused("the run is not suspended")
-        if request.name in ("suspend", "checkpoint") and suspended:
+        if request.name in ("suspend", "checkpoint", "hold", "release") and suspended:
             raise Refused("the run is suspended")
+        if self._held and request.name not in ("hold", "release", "suspend"):
+            raise Refused("the run is held")
         stage = self._current.stage if self._current is not None else None
         if count is not None and stage is not None and stage.end is not None:
             raise Refused(f"the number of processes follows --schedule until step {stage.end}")
@@ -355,7 +402,8 @@ class Parent:
         if self._current is None:
             return {"phase": "suspended", "processes": 0, "step": fields["saved"], **fields}
         step = max(self._current.cut.begun, 0)
-        return {"phase": "running", "processes": self._current.count, "step": step, **fields}
+        phase = "held" if self._held else "running"
+        return {"phase": phase, "processes": self._current.count, "step": step, **fields}
 
     def _count(self, count: int | None) -> None:
         """From now on as many processes."""
@@ -373,7 +421,27 @@ class Parent:
     def _suspend(self, request: Request) -> None:
         assert self._current is not None
         self._asked = request
+        if self._held:
+            self._current.leave()
+        else:
+            self._current.cut.end_now()
+
+    def _hold(self, request: Request) -> None:
+        """The processes save before the next step, and wait there."""
+        assert self._current is not None
+        if self._held:
+            request.reply()
+            return
+        self._asked = request
         self._current.cut.end_now()
+
+    def _release(self, request: Request) -> None:
+        """Processes that were held continue where they are."""
+        assert self._current is not None
+        if self._held:
+            self._held = False
+            self._current.stay()
+        request.reply()
 
     def _checkpoint(self, request: Request) -> None:
         assert self._current is not None
@@ -384,13 +452,10 @@ class Parent:
         self._count(request.processes)
         self._asked = request
 
-    def _rest(self, latest: tuple[int, Path]) -> None:
+    def _rest(self) -> None:
         """The run has no processes until someone resumes it."""
-        self._discard_next()
-        self._done(step=latest[0])
         while self._asked is None:
             self._wait()
-        check(latest[1])
 
     def _done(self, **fields: Any) -> None:
         assert self._asked is not None

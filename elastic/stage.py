@@ -10,6 +10,7 @@ from typing import NamedTuple
 from .cut import NEVER, Cut, Marks
 from .errors import Stopped
 
+STAY = b"stay"
 LEAD = 1  # steps before its end at which a stage has the next one prepared
 
 
@@ -18,8 +19,9 @@ class Stage(NamedTuple):
 
     The processes save their state each `every` steps and where `cut` says, which may also end the
     stage. Steps are counted from 0 over the whole run. `end` is the step at which the plan ends it.
-    `go` is a file descriptor per process, on which the folder with the state to continue from
-    arrives; none if the run begins. `report` is one on which the processes report."""
+    `go` is a file descriptor per process, on which the parent's words arrive: the folder with the
+    state, if the process `continues`; at the end, whether to stay. `report` is one on which the
+    processes report."""
 
     world: int
     processes: int
@@ -29,10 +31,7 @@ class Stage(NamedTuple):
     every: int | None
     report: int
     go: Mapping[int, int]
-
-    @property
-    def continues(self) -> bool:
-        return bool(self.go)
+    continues: bool
 
     def saves(self, step: int, marks: Marks, saved: int) -> bool:
         """Whether a worker that has saved at step `saved` last saves before this step."""
@@ -56,3 +55,8 @@ class Stage(NamedTuple):
         if not path:
             raise Stopped("the run has ended")
         return Path(os.fsdecode(path))
+
+    def stays(self, index: int) -> bool:
+        """Called when process `index` has saved at the stage's end. Waits for the parent's word:
+        whether the process continues; else it exits."""
+        return os.read(self.go[index], 4096) == STAY

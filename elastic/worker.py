@@ -249,7 +249,7 @@ class Worker:
 
         def saved(_: dict[int, None]) -> None:
             stage.send(f"saved {step}")
-            if NEVER != marks.end <= step:
+            if NEVER != marks.end <= step and not stage.stays(self.host.index):
                 self.host.exit()
 
         self.bring_next("all have saved their state", None, saved)()

@@ -28,6 +28,8 @@ The config is a JSON object; paths are absolute.
 ``hidden`` [path, …], default none: folders that hold the fleet's files and sockets. Where
     namespaces can be made, the rank sees them empty except for its client socket and ``workdir``
 ``empty`` bool, default false: start no command, and wait for a rank to restore
+``state_folder`` path, default none: the rank's program keeps its state in files there, and needs no
+    CRIU to be saved: see state_folder.py
 ``incarnation`` int, default 1: of the job; each start from the beginning or restore begins one
 """
 
@@ -75,6 +77,7 @@ class Config:
     empty: bool = False
     incarnation: int = 1
     copies: str = ""
+    state_folder: str = ""
 
     def log(self, kind: str) -> str:
         return os.path.join(self.logs, f"rank-{self.rank}.{kind}")
@@ -82,7 +85,7 @@ class Config:
 
 _TYPES: dict[str, type] = {
     **dict.fromkeys(("job", "workdir", "socket", "client_socket", "logs", "exit_file"), str),
-    **dict.fromkeys(("master_addr", "namespaces", "copies"), str),
+    **dict.fromkeys(("master_addr", "namespaces", "copies", "state_folder"), str),
     **dict.fromkeys(("rank", "world_size", "master_port", "image_bytes"), int),
     **dict.fromkeys(("local_rank", "local_world_size", "incarnation"), int),
     **dict.fromkeys(("command", "preload", "hidden"), list),
@@ -101,6 +104,7 @@ _OPTIONAL = (
     "empty",
     "incarnation",
     "copies",
+    "state_folder",
 )
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
@@ -139,7 +143,7 @@ def parse_config(data: object) -> Config:
 
 
 def _check_values(data: dict[str, Any]) -> None:
-    for name in (*_PATHS, *({"copies"} & set(data))):
+    for name in (*_PATHS, *({"copies", "state_folder"} & set(data))):
         if not os.path.isabs(data[name]):
             raise ConfigError(f"{name} must be an absolute path, not {data[name]!r}")
     for name in ("socket", "client_socket"):

@@ -40,6 +40,7 @@ from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.remains import Remains
 from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.interpose.launcher.rest import Rest
+from rankfold.interpose.launcher.state_folder import StateFolder
 from rankfold.log import area
 from rankfold.service import Request
 
@@ -75,7 +76,11 @@ class Launcher:
         self.remains = Remains(self)
         self.libraries: str | None = None  # folder with the copies that the rank preloads
         self.tracker = Tracker(config, lambda: self.state() == "running")
-        self.rest = Rest(self, _name(config), lambda: preloads(config))
+        self.rest: Rest | StateFolder = (
+            StateFolder(self, self._begin)
+            if config.state_folder
+            else Rest(self, _name(config), lambda: preloads(config))
+        )
         handlers: dict[type[messages.Operation], service.Handler] = {
             messages.Hello: self._hello,
             messages.Status: self._status,
@@ -110,11 +115,15 @@ class Launcher:
             self._watch_files()
         if config.empty:
             then()
-            return
+        else:
+            self._begin(then)
+
+    def _begin(self, then: Callable[[], None]) -> None:
+        """Start the rank's command, and call `then`."""
         command = self._command()
         if self.namespaced:
             try:
-                process.set_next_pid(config.rank)
+                process.set_next_pid(self.config.rank)
             except OSError as error:  # read-only /proc/sys: only names made from pids may collide
                 log.warning("first pid not set: %s", error)
         self.starting = process.begin(command, self.host_proc, not self.namespaced)

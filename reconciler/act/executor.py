@@ -21,7 +21,7 @@ from typing import Any, assert_never
 
 from msgspec import structs
 
-from rankfold import control
+from rankfold import control, paths
 from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps
@@ -34,6 +34,7 @@ from rankfold.reconciler.deadlines import DETACH_S, REQUEST_S, RESTED_S
 from rankfold.reconciler.faults import point, requested
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
 from rankfold.reconciler.model.recorded import Ending, Record, Save
 from rankfold.reconciler.model.values import Json
@@ -167,7 +168,9 @@ class Executor(JobActions):
         ]
         program = os.environ.get("RANKFOLD_PROXY")  # tests replace the proxy program with it
         command = (
-            shlex.split(program) if program else [sys.executable, "-m", "rankfold.proxy.server"]
+            shlex.split(program)
+            if program
+            else [sys.executable, "-m", runtimes.server(device.type)]
         )
         try:
             with self.layout.proxy_file(device.name, ".log").open("ab") as log:
@@ -255,6 +258,13 @@ class Executor(JobActions):
             "master_port": record.master_port,
             "device": record.device,
             "incarnation": record.incarnation,
+            **runtimes.of_launcher(
+                job,
+                rank,
+                record.incarnation,
+                str(self.layout.job(job.name).absolute()),
+                str(paths.REPOSITORY),
+            ),
         }
 
     # ---- placement

@@ -78,7 +78,7 @@ class Device(Struct, frozen=True):
     """One device of a pool. Its name is ``<pool>/<type>-<index>``."""
 
     name: DeviceName
-    type: Annotated[str, Meta(pattern=r"^(soft|nvidia)\Z")]
+    type: Annotated[str, Meta(pattern=r"^(soft|nvidia|cpu)\Z")]
     memory: Memory
     cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = CAPABILITIES["soft"]
     speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -247,15 +247,33 @@ class Job(Struct, frozen=True):
                 "type": "array",
                 "minItems": 1,
                 "uniqueItems": True,
-                "items": {"enum": ["soft", "nvidia"], "description": "Kind of device."},
-                "description": "Kinds of device the job may get; default: any. A job keeps the "
-                "kind it started on.",
+                "items": {"enum": ["soft", "nvidia", "cpu"], "description": "Kind of device."},
+                "description": "Kinds of device the job may get; default: any of its runtime. A "
+                "job keeps the kind it started on.",
             },
             "kinds of device that the job may get. It keeps the kind it started on",
-            shown="any",
+            shown="any of its runtime",
             read=tuple,
         ),
     ] = ()
+    runtime: Annotated[
+        str,
+        Meta(pattern=r"^(proxy|elastic)\Z"),
+        Written(
+            "spec.runtime",
+            {
+                "enum": ["proxy", "elastic"],
+                "default": "proxy",
+                "description": "proxy: any program, on devices of type soft or nvidia. elastic: a "
+                "PyTorch script with a few lines changed, on devices of type cpu. Fixed at the "
+                "first start.",
+            },
+            "`proxy`: any program, on devices of type soft or nvidia. `elastic`: a PyTorch script "
+            "with a few lines changed, on devices of type cpu. See [elastic.md](elastic.md)",
+            shown="proxy",
+            fixed=True,
+        ),
+    ] = "proxy"
     determinism: Annotated[
         str,
         Meta(pattern=r"^D[01]\Z"),

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from msgspec import Struct, field
 
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import Json
@@ -97,7 +98,7 @@ def _requirements(job: Job, record: Record) -> Hashable:
         virtual = record.device
         cc = (virtual.get("cc_major", 0), virtual.get("cc_minor", 0))
         return (record.device_type, virtual["memory_bytes"], cc)
-    return job.device_types
+    return (job.runtime, job.device_types)
 
 
 def may_use(device: Device, job: Job, record: Record) -> bool:
@@ -109,7 +110,7 @@ def may_use(device: Device, job: Job, record: Record) -> bool:
         cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
         fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
         return device.type == record.device_type and fits
-    return not job.device_types or device.type in job.device_types
+    return runtimes.may_get(job, device.type)
 
 
 def most_frequent(kinds: Mapping[str, int]) -> str:

@@ -26,8 +26,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 # For devices whose file gives no compute capability: the software GPU has the highest whose PTX it
-# covers, a real one the lowest that most programs need.
-CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}
+# covers, a real one the lowest that most programs need. CPUs have none.
+CAPABILITIES = {"soft": "12.0", "nvidia": "8.0", "cpu": "0.0"}
 
 
 def most_devices(world_size: int) -> int:

@@ -105,16 +105,16 @@ class Node(Reports):
     def _config_file(self, config: Json) -> str:
         """Write the config to its file, with the paths added; return the file's path."""
         job, rank, layout = config["job"], config["rank"], self.layout
+        unless_given: Json = {"hidden": [str(layout.state), str(layout.sockets)]}
         where: Json = {
             "socket": str(self.door(job, rank)),
             "client_socket": str(layout.client_socket(job, rank)),
             "logs": str(layout.logs(job)),
             "exit_file": str(layout.rank_file(job, rank, ".exit")),
             "copies": str(layout.interposers),
-            "hidden": [str(layout.state), str(layout.sockets)],
         }
         file = layout.rank_file(job, rank, ".json")
-        write_atomically(file, json.dumps(config | where, indent=1))
+        write_atomically(file, json.dumps(unless_given | config | where, indent=1))
         return str(file)
 
     def request(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:

@@ -20,6 +20,7 @@ import msgspec
 
 from rankfold import legible
 from rankfold.plural import count
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import (
     GROWTH_DELAY_S,
     Desired,
@@ -38,6 +39,7 @@ from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import CAPABILITIES, most_devices, too_many_devices
 from rankfold.reconciler.source import trees, yamldoc
 from rankfold.reconciler.source.field_rules import (
+    DEVICE_MEMORY_MIN,
     DEVICE_MEMORY_WORDS,
     command_faults,
     device_memory,
@@ -55,6 +57,7 @@ from rankfold.reconciler.source.schemas import (
 KINDS = ("Pool", "Job", "Service", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 FLEET_DEVICES_MAX = 1 << 16
+DEFAULT_MEMORY = {"cpu": DEVICE_MEMORY_MIN}  # a job there has no memory of the device
 PERIOD_MIN_S = 60  # for which a fraction is measured
 WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
@@ -466,7 +469,7 @@ class _Reader:
             return
         for at, group in enumerate(groups):
             path = ("spec", "devices", at, "memory")
-            memory = device_memory(group.get("memory", "1GiB"))
+            memory = device_memory(group.get("memory", DEFAULT_MEMORY.get(group["type"], "1GiB")))
             if memory is None:
                 got = yamldoc.excerpt(repr(group.get("memory")))
                 reason = f"must be {DEVICE_MEMORY_WORDS}, not {got}"
@@ -503,6 +506,10 @@ class _Reader:
         elif isinstance(spec.get("gpus"), dict):
             self._range(file, doc, given)
         self._program(file, doc)
+        types = spec.get("deviceTypes", ())
+        for where, problem in runtimes.faults(given["runtime"], spec["command"], types):
+            self.fault(file, doc, ("spec", where), problem)
+        given["device_types"] = given["device_types"] or runtimes.device_types(given["runtime"])
         parallelism = spec.get("parallelism", {})
         if parallelism.get("data", world_size) != world_size:
             reason = f"is not implemented yet; only its default, worldSize ({world_size}), is"

@@ -20,6 +20,8 @@ from support.patience import scaled
 
 FOLDER = REPOSITORY / "build/torch-cpu"
 LIMIT_S = 120.0
+LONG = {"EPOCHS": "40"}
+LONG_FEATURES = ("accumulate", "workers")
 
 
 class Python:
@@ -86,3 +88,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
     found = Python(tmp_path_factory.mktemp("python"))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def long(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The output of stock processes of a job that lasts for some seconds."""
+    folder, here = tmp_path_factory.mktemp("long"), Path(__file__).parent
+    done = python(here / "stock.py", 3, folder, here / "features.py", *LONG_FEATURES, **LONG)
+    found = {each.name: each.read_text() for each in sorted(folder.glob("rank-*.*"))}
+    assert (done.returncode, done.stderr) == (0, ""), found
+    return found

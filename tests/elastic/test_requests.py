@@ -13,22 +13,12 @@ from typing import Any
 
 import pytest
 
-from elastic.conftest import Python
+from elastic.conftest import LONG, LONG_FEATURES, Python
 from elastic.test_features import RUN, SCRIPT, WORLD, output
 from support.patience import scaled
 
 pytestmark = pytest.mark.torch
-HERE = Path(__file__).parent
-LONG = {"EPOCHS": "40"}
 requests = importlib.import_module("rankfold.elastic.requests")
-
-
-@pytest.fixture(scope="session")
-def long(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("long")
-    done = python(HERE / "stock.py", WORLD, folder, SCRIPT, "accumulate", "workers", **LONG)
-    assert (done.returncode, done.stderr) == (0, ""), output(folder)
-    return output(folder)
 
 
 @contextmanager
@@ -37,7 +27,7 @@ def running(
 ) -> Iterator[tuple[Callable[..., dict[str, Any]], list[Any]]]:
     """A function that sends requests to a run, and a list that gets the run's result."""
     ended: list[Any] = []
-    command = (*RUN, *options, "--state", folder, SCRIPT, "accumulate", "workers")
+    command = (*RUN, *options, "--state", folder, SCRIPT, *LONG_FEATURES)
     thread = threading.Thread(target=lambda: ended.append(python(*command, **LONG)))
     thread.start()
     limit = time.monotonic() + scaled(60)

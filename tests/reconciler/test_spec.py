@@ -155,7 +155,7 @@ WRONG_ADDITIONS = {
     "gpus: {max: 2.5}": "0.yaml:8: spec.gpus.max: ",
     "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known fields: min",
     "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
-    "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
+    "deviceTypes: [sofd]": 'must be one of soft, nvidia, cpu, not "sofd"; did you mean soft?',
     "deviceTypes: [soft, soft]": "0.yaml:8: spec.deviceTypes:",
     "env: {A: 1}": "0.yaml:8: spec.env.A: must be a text, not a number: put it in quotes",
     "env: {1A: b}": "0.yaml:8: spec.env:",
@@ -192,7 +192,7 @@ def test_a_wrong_addition_to_a_job(addition: str) -> None:
 
 
 WRONG_POOLS = {
-    "type: gpu": '0.yaml:6: spec.devices[0].type: must be one of soft, nvidia, not "gpu"',
+    "type: gpu": '0.yaml:6: spec.devices[0].type: must be one of soft, nvidia, cpu, not "gpu"',
     "count: 0": "0.yaml:7: spec.devices[0].count: must be at least 1, not 0. How many devices",
     "memory: 1MiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
     "memory: 513GiB": "0.yaml:8: spec.devices[0].memory: must be a size such as",
@@ -516,6 +516,7 @@ FULL: dict[str, Any] = {
             "tier": "standard",
             "priority": 0,
             "minRuntime": "30s",
+            "runtime": "proxy",
             "determinism": "D1",
             "suspend": False,
             "checkOrder": "certain",

@@ -1,0 +1,130 @@
+"""A job of the elastic runtime in a fleet follows its file, and has the bits of stock processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.conftest import FOLDER, LONG, LONG_FEATURES, Python
+from support import leaks
+from support.command import Rankfold, Specs, job_environment
+from support.leaks import State
+
+pytestmark = pytest.mark.torch
+SCRIPT = Path(__file__).parent / "features.py"
+COMMAND = json.dumps([sys.executable, str(SCRIPT), *LONG_FEATURES])
+WORLD = 3
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec: {devices: [{type: cpu, count: 3}]}
+"""
+JOB = f"""\
+apiVersion: rankfold/v1alpha1
+kind: Job
+metadata: {{name: train}}
+spec:
+  command: {COMMAND}
+  env: {json.dumps({**LONG, "PYTHONPATH": str(FOLDER)})}
+  runtime: elastic
+  worldSize: {WORLD}
+  gpus: GPUS
+"""
+
+
+@pytest.fixture
+def rankfold(state: State) -> Iterator[Rankfold]:
+    command = Rankfold(state, job_environment(), deadline_s=120.0)
+    yield command
+    command.end()
+
+
+class Job:
+    def __init__(self, rankfold: Rankfold, specs: Specs):
+        self.rankfold, self.specs = rankfold, specs
+        specs.write("pool.yaml", POOL)
+
+    def apply(self, gpus: int) -> None:
+        self.specs.write("train.yaml", JOB.replace("GPUS", str(gpus)))
+        self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
+
+    def now(self) -> Any:
+        return self.rankfold.job("train")
+
+    def ends(self) -> str:
+        self.rankfold.until(lambda: self.now()["phase"] in ("Succeeded", "Failed"))
+        phase: str = self.now()["phase"]
+        return phase
+
+    def output(self) -> dict[str, str]:
+        logs = self.rankfold.state.path / "jobs/train/logs"
+        found = [*logs.glob("rank-*.out"), *logs.glob("rank-*.err")]
+        return {each.name: each.read_text() for each in sorted(found)}
+
+
+@pytest.fixture
+def job(python: Python, rankfold: Rankfold, tmp_path: Path) -> Job:
+    return Job(rankfold, Specs(tmp_path / "specs"))
+
+
+def test_changes_of_the_file_and_commands_change_no_bit(job: Job, long: dict[str, str]) -> None:
+    job.apply(2)
+    assert len(set(job.now()["placement"].values())) == 2
+    job.apply(3)
+    assert sorted(job.now()["placement"].values()) == [f"local/cpu-{each}" for each in range(3)]
+    job.apply(1)
+    assert set(job.now()["placement"].values()) == {"local/cpu-0"}
+    job.rankfold("suspend", "train", "--override")
+    job.rankfold.until(lambda: job.now()["phase"] == "Suspended")
+    before = job.output()
+    assert all(each["ranks"] == [] for each in job.rankfold.status()["devices"])
+    job.rankfold("resume", "train", "--override")
+    assert "collectives" in job.rankfold("describe", "train")
+    assert job.ends() == "Succeeded"
+    assert job.output() == long
+    assert before != long, "it was suspended before its end"
+    assert job.rankfold("logs", "train", "--rank", "1") == long["rank-1.out"]
+
+
+@pytest.mark.slow
+def test_a_killed_rank_continues_from_the_last_checkpoint(job: Job, long: dict[str, str]) -> None:
+    job.apply(2)
+    job.rankfold("checkpoint", "train", "--wait")
+    (rank,) = [each for each in job.now()["ranks"] if each["rank"] == 0]
+    os.kill(leaks.parent(rank["pid"]), signal.SIGKILL)
+    assert job.ends() == "Succeeded"
+    assert job.now()["restarts"] == 1
+    assert job.output() == long
+
+
+@pytest.mark.slow
+def test_a_job_is_cancelled(job: Job) -> None:
+    job.apply(2)
+    job.rankfold("cancel", "train", "--override")
+    assert job.ends() == "Failed"
+
+
+def test_a_description_that_does_not_fit_the_runtime_is_refused(
+    rankfold: Rankfold, tmp_path: Path
+) -> None:
+    specs = Specs(tmp_path / "specs")
+    specs.write("pool.yaml", POOL)
+    text = JOB.replace("GPUS", "1")
+    specs.write("train.yaml", text.replace("runtime: elastic", "deviceTypes: [cpu]"))
+    refused = rankfold.run("validate", str(specs.folder))
+    assert refused.returncode == 65
+    assert "spec.deviceTypes: runtime proxy has soft and nvidia, not cpu" in refused.stderr
+    specs.write("train.yaml", text.replace(COMMAND, "[./train]"))
+    refused = rankfold.run("validate", str(specs.folder))
+    assert "spec.command: runtime elastic needs [python, SCRIPT.py, ARGUMENT…]" in refused.stderr
+    specs.write("train.yaml", text.replace("runtime: elastic", ""))
+    refused = rankfold.run("validate", str(specs.folder))
+    assert "spec.gpus: requests 1 device; the pools have 0 of any kind" in refused.stderr
