@@ -203,7 +203,9 @@ class Group(dist.ProcessGroup):
         output.detach().copy_(torch.cat(self._gathered(value)).view(output.shape))
         return self._finished([output])
 
-    def barrier(self, options: Any = None) -> Any:
+    all_gather_single = _allgather_base  # the name that dist.all_gather_into_tensor calls
+
+    def barrier(self, opts: Any = None) -> Any:
         self._gathered(torch.zeros(1))
         return self._finished([])
 
@@ -217,6 +219,8 @@ def _refused(name: str) -> Callable[..., Any]:
 
 for each in (
     *("reduce", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base", "alltoall"),
-    *("alltoall_base", "send", "recv", "recv_anysource"),
+    *("alltoall_base", "send", "recv", "recv_anysource", "all_to_all_single"),
+    *("reduce_scatter_single", "allgather_coalesced", "all_gather_single_coalesced"),
+    "reduce_scatter_single_coalesced",
 ):
     setattr(Group, each, _refused(each))

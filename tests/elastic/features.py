@@ -233,6 +233,12 @@ def evaluate():
             model.train()
             stop += epoch == 0
         dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        dist.barrier()
+        best = [torch.zeros(1) for _ in range(dist.get_world_size())]
+        dist.all_gather(best, torch.tensor([min(kept.best, 1e9) + dist.get_rank()]))
+        together = torch.zeros(dist.get_world_size())
+        dist.all_gather_single(together, best[dist.get_rank()])
+        print("all", together.tolist())
         print("best", kept.best.hex(), stop.item())
         return stop.item() > 0
 
