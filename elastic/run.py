@@ -289,13 +289,15 @@ class Parent:
                 continue  # what a process has reported counts before its exit
             if prepared is not None and prepared is self._next:
                 self._look_at(prepared, current, ready)
+            failed = []
             for descriptor in ready & current.living.keys():
                 index = current.living[descriptor]
-                status = current.exited(descriptor)
-                if status != 0:
-                    self._failed(current, index, status)
-                    current.kill()
-                    return status
+                failed += [(status, index)] if (status := current.exited(descriptor)) else []
+            if failed:  # of a killed process and those that lost it, the killed one counts
+                status, index = min(failed)
+                self._failed(current, index, status)
+                current.kill()
+                return status
         return 0
 
     def _look_at(self, prepared: Running, current: Running, ready: set[int]) -> None:
