@@ -197,6 +197,10 @@ bench-torch: native cuda criu torch ## measure what PyTorch costs on fewer devic
 bench-torch-start: native torch ## measure how long PyTorch takes to start, with and without compiled kernels
 	$(PYTHON) -m benchmarks.pytorch_start $(BENCH_ARGS)
 
+.PHONY: bench-elastic
+bench-elastic: $(VENV_READY) torch-cpu ## measure what the elastic runtime costs
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.elastic $(BENCH_ARGS)
+
 .PHONY: bench-plan
 bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
