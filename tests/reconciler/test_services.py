@@ -27,7 +27,7 @@ from rankfold.reconciler.source.revision import cut_files, differences, merged
 from support.simulated import Fleet
 
 from .test_ranges import fleet, job, on, reasons, wish
-from .test_spec import POOL, faults, load
+from .test_spec import JOB, POOL, faults, load
 
 pytestmark = pytest.mark.unit
 
@@ -102,9 +102,10 @@ def test_a_service_for_devices_that_no_pool_has_is_refused() -> None:
 
 
 def test_a_service_may_be_lowered_in_a_watched_directory(tmp_path: Path) -> None:
-    """Its last replicas are gone from the file, which does not look cut off."""
+    """Its last replicas are gone from the file, which does not look cut off; nor does it if a job
+    before the service is gone, too."""
     pool = POOL + "---\n"
-    before = load(pool + FIXED)
+    before = load(pool + JOB + "---\n" + FIXED)
     with Journal(tmp_path) as journal:
         for (kind, name), origin in before.origins.items():
             found = before.desired.jobs if kind == "Job" else before.desired.pools
@@ -112,7 +113,7 @@ def test_a_service_may_be_lowered_in_a_watched_directory(tmp_path: Path) -> None
         objects = journal.objects()
     assert cut_files(load(pool + FIXED.replace(": 3", ": 2")), objects, ()) == []
     (fault,) = cut_files(load(POOL), objects, ())
-    assert "ends before Job/web-0, Job/web-1, Job/web-2, which came from it" in str(fault)
+    assert "Job/web-0, Job/web-1, Job/web-2, which came from it" in str(fault)
 
 
 def test_a_plan_shows_a_change_of_the_load() -> None:
