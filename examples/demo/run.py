@@ -26,6 +26,9 @@ POLL_S = 0.05  # between reads of the ranks' output
 STATUS_S = 0.2  # between queries of the fleet
 CRASH_AFTER = 10  # steps after the checkpoint
 STALL_S = 120.0  # without any progress for so long, the run fails
+COMPILING_S = (
+    600.0  # the same before the first step: the largest kernels take 12 s of CPU time each
+)
 
 
 @dataclass(frozen=True)
@@ -264,9 +267,10 @@ class Run:
             self._look()
             if self._phase() == "Failed":
                 raise FleetError(f"the job failed: {self._complaint()}")
-            if self._now() - self._moved_at > STALL_S:
+            allowed = STALL_S if self.record.step_times else COMPILING_S
+            if self._now() - self._moved_at > allowed:
                 raise FleetError(
-                    f"waiting for {what}, nothing changed for {STALL_S:g} s: {self._complaint()}"
+                    f"waiting for {what}, nothing changed for {allowed:g} s: {self._complaint()}"
                 )
             time.sleep(POLL_S)
 
