@@ -235,7 +235,7 @@ def halves(rank: Rank, *values: int) -> Any:
     return what
 
 
-def test_what_ranks_have_freed_is_the_same_until_a_buffer_is_there(make: Make) -> None:
+def test_freed_memory_is_the_same_in_all_ranks_until_a_buffer_is_there(make: Make) -> None:
     """Otherwise they would share no page in which one of them has freed something. Zeros stay
     known: a checkpoint has no other content of freed memory."""
     world = make(4, 8)

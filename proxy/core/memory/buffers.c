@@ -39,7 +39,7 @@ bool memory_in_buffer(const struct rank_memory *m, uint64_t addr, uint64_t bytes
 	return b && bytes <= b->addr + whole_bytes(b->bytes) - addr;
 }
 
-/* What a new buffer contains, the program may read. Memory that was freed may have another rank's
+/* The program may read what a new buffer contains. Memory that was freed may have another rank's
  * bytes; memory that no buffer had is zeros. */
 static void name_content(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
@@ -134,9 +134,9 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* The content between two buffers of a page is never needed. It stays known if it is zeros; otherwise
- * it becomes one range, however many parts it had, which is the same in all ranks: so they share
- * the page whatever they freed there. `next`: the first buffer after it. */
+/* The content between two buffers of a page is never needed. It stays known if it is zeros;
+ * otherwise it becomes one range, however many parts it had, which is the same in all ranks: so
+ * they share the page whatever they freed there. `next`: the first buffer after it. */
 static void forget_content(struct rank_memory *m, uint32_t next, uint32_t page)
 {
 	uint64_t begin = page_addr(page), end = begin + RF_CHUNK_BYTES, before = 0;
