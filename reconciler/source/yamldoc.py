@@ -89,8 +89,8 @@ def parse(text: str, secret: str = "") -> tuple[list[Document], list[Problem]]:
         problems.append(Problem(1, (), "not a text file: it contains half a character"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = _unquoted(str(error.problem or error.context))
-        problems.append(Problem(line, (), f"not YAML: {problem}"))
+        # libyaml's messages do not quote the text, which may be secret.
+        problems.append(Problem(line, (), f"not YAML: {error.problem or error.context}"))
     except _Refused as error:
         problems.append(Problem(error.line, (), f"not YAML: {error}"))
     return documents, problems
@@ -121,12 +121,6 @@ class _Refused(Exception):
 
 def _too_large(line: int) -> _Refused:
     return _Refused(line, f"too large: over {NODES_MAX} values or {LEVELS_MAX} levels")
-
-
-def _unquoted(problem: str) -> str:
-    """PyYAML's message without its quotations of the text, which may be secret. Single characters
-    and names of syntax elements, such as '<block end>', stay."""
-    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "…", problem.replace('"', "'"))
 
 
 # ---- text to nodes -----------------------------------------------------------------------------

@@ -231,7 +231,6 @@ TABLE: Table = {
                 "digest_bytes(&d, i->data, i->kernel.launch.param_bytes);",
                 "",
             ),
-            "key-of-any-occurrence": ("digest_word(&d, trusted->occurrence);", ""),
             "trusted-while-it-is-measured": (
                 "if (r->measure.state && r->measure.item == i)",
                 "if (0)",

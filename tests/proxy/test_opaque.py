@@ -284,7 +284,6 @@ AHEAD = [
 ]
 
 
-@pytest.mark.slow
 @settings(max_examples=12, derandomize=True, **COMMON)
 @given(program=again_and_again())
 @example(Program(2, 96, AGAIN * 6, None, [], [(0, 1)]))

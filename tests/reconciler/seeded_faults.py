@@ -65,12 +65,6 @@ TABLE: Table = {
         ): {
             "zero-bytes-accepted": ('if "\\0" in value:', "if False:"),
         },
-        (
-            "tests/reconciler/test_secrets.py::"
-            "test_a_slip_next_to_a_secret_is_refused_without_revealing_it"
-        ): {
-            "yaml-quotes": ("problem = _unquoted(", "problem = ("),
-        },
     },
     "reconciler/observe/sharing.py": {
         (
