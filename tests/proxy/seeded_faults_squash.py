@@ -24,7 +24,7 @@ TABLE: Table = {
             "others-do-not-know-of-it": ("item_row(its)->effect(o, its, &g);", ";"),
             "others-memory-may-move": ("memory_use(&o->memory);", ";"),
             "written-without-asking": ("if (owns_written(r, f))", "if (1)"),
-            "held-by-what-is-gone": ("not_first(o, its);", ""),
+            "held-by-what-is-gone": ("squash_not_first(o, its);", ";"),
             "failed-ranks-are-waited-for": ("if (o->async_error)", "if (0)"),
             "freed-buffers-are-waited-for": (
                 "if (is_written(&f->ranges[n]) && (!b || b->freed))",

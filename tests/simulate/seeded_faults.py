@@ -84,8 +84,10 @@ TABLE: Table = {
         },
     },
     "simulator/ticks.py": {
-        "tests/policy/test_published.py::test_each_job_takes_as_long_as_published[3]": {
+        "tests/simulate/test_pollux.py::test_a_policy_gets_its_notes_back": {
             "notes-forgotten": ("active.note = decision.note", "pass"),
+        },
+        "tests/simulate/test_pollux.py::test_a_changed_placement_costs_a_pause[200]": {
             "pause-forgotten": ("active.pause -= pause", "active.pause = 0.0"),
         },
     },

@@ -100,7 +100,10 @@ def test_a_job_with_fewer_devices_than_ranks_takes_longer() -> None:
 
 
 def test_a_job_gets_no_more_devices_than_there_are() -> None:
-    assert times(run([TraceJob("large", 0.0, 4, 1, 4, 10.0)], 2, "fifo")) == {"large": (0, 20)}
+    """So it takes 20 s, which `short` does not."""
+    jobs = [TraceJob("large", 0.0, 4, 1, 4, 10.0), TraceJob("short", 0.0, 2, 2, 2, 15.0)]
+    assert times(run(jobs[:1], 2, "fifo")) == {"large": (0, 20)}
+    assert times(run(jobs, 2, "srtf")) == {"short": (0, 15), "large": (15, 35)}
 
 
 def test_costs_delay_jobs_and_are_counted_as_lost() -> None:

@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from rankfold.policy.vocabulary import Decision, Fleet, Job
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.commands.common import EXIT_INVALID
 from rankfold.simulator.costs import Costs
@@ -116,13 +117,26 @@ def test_its_nodes_are_the_placement() -> None:
     assert nodes.placement((5, 6, 0, 1, 2, 8)) == (2, 3, 1)
 
 
-def test_a_changed_placement_costs_a_pause(cifar: Application) -> None:
+@pytest.mark.parametrize("pause", [30, 200])
+def test_a_changed_placement_costs_a_pause(cifar: Application, pause: int) -> None:
+    """One that is part of a step of 60 s, and one that takes several."""
     jobs = [job(cifar, 4, 512)]
     free, dear = (
-        Ticks(jobs, Nodes(1, 4), Costs(start=start), {}).run("fifo").jobs[0] for start in (0, 30)
+        Ticks(jobs, Nodes(1, 4), Costs(start=start), {}).run("fifo").jobs[0] for start in (0, pause)
     )
     assert free.start == dear.start == 60
-    assert 28 <= dear.end - free.end <= 32, "each epoch ends at a whole second"
+    assert abs(dear.end - free.end - pause) <= 2, "each epoch ends at a whole second"
+
+
+def test_a_policy_gets_its_notes_back(cifar: Application) -> None:
+    notes = []
+
+    def count(fleet: Fleet, jobs: list[Job], now: float) -> dict[str, Decision]:
+        notes.append(jobs[0].note)
+        return {jobs[0].name: Decision((0, 1, 2, 3), "", note=str(len(notes)))}
+
+    Ticks([job(cifar, 4, 512)], Nodes(1, 4), Costs(), {"count": count}).run("count")
+    assert notes == ["", *map(str, range(1, len(notes)))] and len(notes) > 2
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "backfill"])
