@@ -40,6 +40,14 @@ kind: Policy
 metadata: {name: default}
 spec: {}
 """
+SERVICE = """\
+apiVersion: rankfold/v1alpha1
+kind: Service
+metadata: {name: web}
+spec:
+  command: [./serve]
+"""
+DOCUMENTS = {"Job": JOB, "Pool": POOL, "Policy": POLICY, "Service": SERVICE}
 
 
 def load(text: str) -> spec.Loaded:
@@ -272,13 +280,13 @@ def test_there_are_as_many_numbers_as_there_should_be() -> None:
 def test_every_number_has_bounds_on_both_sides(field: str, number: str) -> None:
     assert {"minimum", "maximum"} <= NUMBERS[field].keys()
     kind, *path = field.split(".")
-    document = yaml.safe_load({"Job": JOB, "Pool": POOL, "Policy": POLICY}[kind])
+    document = yaml.safe_load(DOCUMENTS[kind])
     within = document
     for part in path[:-1]:
         within = within[0] if part == "0" else within.setdefault(part, {})
         within = {} if isinstance(within, int) else within
-    if path[:2] == ["spec", "gpus"] and len(path) > 2:
-        within = document["spec"]["gpus"] = {}
+    if path[:2] in (["spec", "gpus"], ["spec", "replicas"]) and len(path) > 2:
+        within = document["spec"][path[1]] = {}
     within[path[-1]] = "HERE"
     found = faults(yaml.safe_dump(document).replace("HERE", number))
     shown = ".".join(path).replace(".0.", "[0].")

@@ -133,7 +133,7 @@ def test_a_policy_gets_its_notes_back(cifar: Application) -> None:
 
     def count(fleet: Fleet, jobs: list[Job], now: float) -> dict[str, Decision]:
         notes.append(jobs[0].note)
-        return {jobs[0].name: Decision((0, 1, 2, 3), "", note=str(len(notes)))}
+        return {jobs[0].name: Decision((0, 1, 2, 3), "granted", note=str(len(notes)))}
 
     Ticks([job(cifar, 4, 512)], Nodes(1, 4), Costs(), {"count": count}).run("count")
     assert notes == ["", *map(str, range(1, len(notes)))] and len(notes) > 2
