@@ -89,9 +89,6 @@ class Heap:
     def retire(self, seq: int) -> None:
         self.lib.heap_retire(self.heap, seq)
 
-    def used_before(self, address: int) -> bool:
-        return bool(self.lib.heap_used_before(self.heap, address))
-
     def fewest_chunks(self, size: int) -> int:
         """How many empty chunks `size` bytes need, in the best place for them."""
         used = {c for a, n in self.live.items() for c in chunks(a, n)}
@@ -109,7 +106,6 @@ class Heap:
 
 # (size, site, path) allocates; a fraction frees the live allocation at that place.
 SIZES = st.one_of(st.integers(1, 9 * MIB), st.integers(1, 2000), st.integers(1, CHUNK))
-SMALL = (1000, 0, 0)
 ALLOCATIONS = st.tuples(SIZES, st.integers(0, 5), st.integers(0, 2))
 STEPS = st.lists(st.one_of(ALLOCATIONS, st.floats(0, 1, exclude_max=True)), max_size=150)
 
@@ -167,54 +163,6 @@ def neither_placement_nor_exhaustion_depends_on_when_frees_retire(
             places = follow(never, steps, lambda h: None)
             assert places == follow(always, steps, lambda h: h.retire(h.seq))
             assert places == follow(anytime, steps, lambda h: h.retire(pace.randint(0, h.seq)))
-
-    check()
-
-
-def memory_with_old_content_is_reported(loaded: Loaded, how: settings) -> None:
-    """The server discards the content of a chunk with the last allocation in it."""
-
-    @how
-    @given(steps=STEPS, seed=st.integers(0, 2**32))
-    @example(steps=[*[SMALL, 0.0] * 9, SMALL, *[SMALL, 0.6] * 70, *[SMALL] * 3], seed=0)
-    @example(steps=[(5 * MIB, 0, 0), 0.0, (5 * MIB, 0, 0)], seed=0)
-    def check(steps: list[Any], seed: int) -> None:
-        pace = random.Random(seed)
-        with Heap(loaded, 64 * MIB) as heap:
-            old: dict[int, set[int]] = {}  # by chunk: where something was freed
-            pending: list[tuple[int, int, int]] = []  # address, size and number of each free
-
-            def kept(live: list[tuple[int, int]]) -> set[int]:
-                """The chunks that the server still has; the content of others is discarded."""
-                pending[:] = [each for each in pending if each[2] > heap.heap.retired_seq]
-                held = live + [(address, size) for address, size, _ in pending]
-                found = {c for address, size in held for c in chunks(address, size)}
-                for gone in old.keys() - found:
-                    del old[gone]
-                return found
-
-            for step in steps:
-                live = list(heap.live.items())
-                if not isinstance(step, float):
-                    got = heap.alloc(*step)
-                    if got and got[1]:
-                        heap.retire(got[1])
-                    if got:
-                        has = kept(live)
-                        mine = range(got[0], got[0] + whole(step[0]), ALIGN)
-                        dirty = any(not places.isdisjoint(mine) for places in old.values())
-                        assert heap.used_before(got[0]) or not dirty
-                        if has.isdisjoint(chunks(got[0], step[0])):
-                            assert not heap.used_before(got[0]), "it is zeros already"
-                elif live:
-                    address, size = live[int(step * len(live))]
-                    heap.free(address)
-                    pending.append((address, size, heap.seq))
-                    for at in range(address, address + whole(size), ALIGN):
-                        old.setdefault((at - BASE) // CHUNK, set()).add(at)
-                if pace.randrange(2):
-                    heap.retire(heap.seq)
-                    kept(list(heap.live.items()))
 
     check()
 
@@ -352,7 +300,6 @@ def what_lasts_shares_no_chunk_with_what_was_learnt_to_pass(loaded: Loaded, how:
 ALL: list[Property] = [
     nothing_overlaps_and_counts_are_honest,
     neither_placement_nor_exhaustion_depends_on_when_frees_retire,
-    memory_with_old_content_is_reported,
     memory_is_exhausted_where_no_place_is_left,
     what_leaves_the_reserve_fits,
     stable_addresses_are_equal_whatever_else_ranks_allocate,

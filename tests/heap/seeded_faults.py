@@ -32,7 +32,6 @@ def by(name: str) -> Check:
 CALL_SITES = Check(call_sites, quick=True)
 EQUAL = by("stable_addresses_are_equal_whatever_else_ranks_allocate")
 HONEST = by("nothing_overlaps_and_counts_are_honest")
-OLD = by("memory_with_old_content_is_reported")
 EXHAUSTED = by("memory_is_exhausted_where_no_place_is_left")
 APART = by("what_lasts_shares_no_chunk_with_what_was_learnt_to_pass")
 ENDS = by("test_lasting_and_short_lived_buffers_come_from_different_ends")
@@ -101,10 +100,6 @@ TABLE: Table = {
         },
     },
     "interpose/client/issue/heap.c": {
-        OLD: {
-            "frees-leave-no-content": ("e->used = true;", ""),
-            "chunks-with-another-allocation-are-new": ("h->held[c] > 1;", "h->held[c] > 2;"),
-        },
         SHORT: {
             "no-fallback": ("&& !place_anywhere(h, whole, out)", ""),
             "no-end-of-the-quarantine": (

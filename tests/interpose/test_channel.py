@@ -468,56 +468,6 @@ def test_freed_memory_is_not_reused_before_the_server_has_retired_it(
         assert process.wait() == 0
 
 
-def test_memory_from_a_pool_is_zeros_where_other_memory_was(
-    build: Build, run: Run, tmp_path: Path
-) -> None:
-    """The server discards the content of a chunk with its last allocation."""
-    program = build("""
-    int main(void)
-    {
-        cudaStream_t stream;
-        void *p;
-        OK(cudaStreamCreate(&stream));
-        for (int i = 0; i < 300; i++) {
-            OK(cudaMallocAsync(&p, 3000, stream));
-            if (i == 20)
-                continue;
-            OK(cudaFreeAsync(p, stream));
-            OK(cudaStreamSynchronize(stream));
-        }
-        OK(cudaMalloc(&p, 3000));
-        return 0;
-    }""")
-    with ChannelServer(tmp_path / "s") as server:
-        run(program, launcher=server.path)
-        server.drain()
-        cleared: list[int] = []  # for each allocation: the bytes
-        old: list[bool] = []  # whether another one was there
-        live: dict[int, int] = {}
-        freed: dict[int, set[int]] = {}  # by chunk: addresses since it was discarded
-        for record in server.records:
-            if record.opcode == cs.ALLOC:
-                address, chunk = (at := record.fields("Q")[0]), at // (2 * MIB)
-                if not any(other // (2 * MIB) == chunk for other in live):
-                    freed.pop(chunk, None)
-                live[address] = 0
-                cleared.append(0)
-                old.append(address in freed.get(chunk, ()))
-            elif record.opcode == cs.FILL:
-                stream, begin, _, width, height, value, element = record.fields("QQQQQII")
-                assert (begin, width, height, value, element) == (address, 3072, 1, 0, 1)
-                assert stream > 2
-                cleared[-1] += width
-            elif record.opcode == cs.FREE_ASYNC:
-                address = record.fields("Q")[0]
-                del live[address]
-                freed.setdefault(address // (2 * MIB), set()).add(address)
-        assert len(cleared) == 301 and not any(cleared[:10]), "no other memory was there"
-        assert any(old[21:300]), "what stays is in the chunk, too"
-        assert all(cleared[n] for n in range(21, 300) if old[n])
-        assert not cleared[300], "cudaMalloc is not in a stream"
-
-
 def test_an_asynchronous_error_is_sticky(build: Build, run: Run, tmp_path: Path) -> None:
     program = build(
         ADD

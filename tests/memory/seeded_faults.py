@@ -197,36 +197,8 @@ TABLE: Table = {
     },
     "proxy/core/memory/buffers.c": {
         RULES: {
-            "digest-kept-by-a-new-buffer": (
-                "page <= page_at(addr + bytes - 1); page++)\n\t\tm->pages[page].digested = 0;",
-                "page <= page_at(addr + bytes - 1); page++)\n\t\t;",
-            ),
-            "a-new-buffer-has-the-content-of-freed-memory": (
-                "versions_private(&m->versions, addr, bytes);",
-                ";",
-            ),
+            "digest-kept-by-a-new-page": ("page->digested = 0;", ""),
             "a-hole-in-a-new-page": ("\t\tpage->hole = false;\n", ""),
-            "zeros-that-are-freed-become-unknown": (
-                "if (begin >= end || versions_zeros(&m->versions, begin, end - begin))",
-                "if (begin >= end)",
-            ),
-            "content-that-is-freed-stays-known": (
-                "versions_set(&m->versions, begin, end - begin, versions_freed());",
-                ";",
-            ),
-            "digest-kept-after-a-free": (
-                "versions_freed());\n\tm->pages[page].digested = 0;",
-                "versions_freed());",
-            ),
-            "a-copy-of-freed-memory-is-known": (
-                "return b && bytes <= b->addr + whole_bytes(b->bytes) - addr;",
-                "return b || bytes;",
-            ),
-            "content-of-no-buffer-is-kept": (
-                "\tversions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));\n"
-                "\tm->live[i] =",
-                "\tm->live[i] =",
-            ),
         },
     },
     "proxy/core/memory/invalidate.c": {

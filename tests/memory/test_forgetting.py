@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from .device import CELL, CELLS, CHUNK, Anything
+from .device import CELLS, CHUNK
 from .steps import fill, forget, hand, keeper, own, same
-from .world import ACTIVATE, SAVE, Make, Rank, addr_of
+from .world import ACTIVATE, SAVE, Make, Rank
 
 NOBODY = 2**32 - 1
 
@@ -216,89 +215,3 @@ def test_released_pages_leave_nothing_on_the_host(make: Make) -> None:
     forget(rank, 0, CELLS)
     bring(more)
     assert rank.chunk(0) is None and not rank.memory.pages[0].in_image
-
-
-def halves(rank: Rank, *values: int) -> Any:
-    """A page of two buffers with these values. Returns the second one, as it is allocated."""
-    world = rank.world
-    what = world.ffi.new("struct rf_alloc *", {"bytes": CELL})
-    for cell in range(CELLS):
-        what.addr = addr_of(cell)
-        assert world.lib.memory_alloc(rank.memory, what) == 0
-    rank.model[0] = (0,) * CELLS
-    bring(rank)
-    for cell, value in enumerate(values):
-        rank.run(cell, 1, 5)
-        rank.end()
-        rank.run(cell, 1, value)
-        rank.end()
-    return what
-
-
-def test_freed_memory_is_the_same_in_all_ranks_until_a_buffer_is_there(make: Make) -> None:
-    """Otherwise they would share no page in which one of them has freed something. Zeros stay
-    known: a checkpoint has no other content of freed memory."""
-    world = make(4, 8)
-    made = [halves(rank, 5, last) for rank, last in zip(world.ranks, (0, 0, 7, 8), strict=True)]
-
-    def keys() -> list[tuple[int, int]]:
-        return [rank.key(0) for rank in world.ranks]
-
-    assert keys()[2] != keys()[3]
-    for rank, what in zip(world.ranks, made, strict=True):
-        world.lib.memory_free(rank.memory, what.addr)
-    zeros, _, *others = keys()
-    assert keys()[1] == zeros and others[0] == others[1] != zeros
-    for rank, what in zip(world.ranks, made, strict=True):
-        assert world.lib.memory_alloc(rank.memory, what) == 0
-    assert keys()[0] == keys()[1], "they are zeros"
-    assert len(set(keys())) == 3, "the bytes there differ, and a program may read them"
-    for rank in world.ranks:
-        rank.run(1, 1, 9)
-        rank.end()
-    assert len(set(keys())) == 1
-
-
-def test_ranks_share_a_page_in_which_they_freed_something_else(make: Make) -> None:
-    world = make(2, 4)
-    one, two = world.ranks
-    for rank, last in ((one, 7), (two, 8)):
-        what = halves(rank, 5, last)
-        world.lib.memory_free(rank.memory, what.addr)
-        rank.model[0] = (5, Anything())
-    assert world.lib.memory_merge(two.memory) == 0
-    assert one.chunk(0) == two.chunk(0) and one.refs(0) == 2
-    world.check()
-
-
-def test_a_copy_of_freed_memory_is_known_to_no_other_rank(make: Make) -> None:
-    """Programs that read it get bytes that differ between ranks."""
-    world = make(2, 4)
-    for rank, last in zip(world.ranks, (7, 8), strict=True):
-        what = halves(rank, 5, last)
-        world.lib.memory_free(rank.memory, what.addr)
-        d = world.ffi.new("struct digest *")
-        assert world.lib.content_absorb(rank.memory, addr_of(0), CELL, d)
-        assert not world.lib.content_absorb(rank.memory, addr_of(1), CELL, d)
-        assert not world.lib.content_absorb(rank.memory, addr_of(0), CELL + 1, d)
-        world.lib.content_copied(rank.memory, addr_of(0), addr_of(1), CELL)
-    assert world.ranks[0].key(0) != world.ranks[1].key(0)
-
-
-def test_pages_without_buffers_are_known_to_be_zeros(make: Make) -> None:
-    """So the map of versions does not grow with what has been freed."""
-    world = make(1, 4)
-    (rank,) = world.ranks
-    extents = rank.memory.versions.count
-    fill(rank, 3)
-    assert rank.memory.versions.count > extents
-    for page in range(3):
-        rank.free(page)
-    assert rank.memory.versions.count == extents
-    fill(rank, 1)
-    rank.begin()
-    rank.free(0)
-    assert rank.memory.versions.count > extents, "work may still write there"
-    rank.end()
-    world.lib.memory_sweep(rank.memory)
-    assert rank.memory.versions.count == extents

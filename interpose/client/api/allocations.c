@@ -195,20 +195,20 @@ int managed_attach(const void *stream, const void *address, size_t bytes, unsign
 
 int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 {
-	uint64_t number, in, address, whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
+	uint64_t number, address, whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
 	int error = out && bytes ? context_use_device() : INVALID_VALUE;
 	if (!error && bytes > RF_HEAP_BYTES)
 		error = OUT_OF_MEMORY;
 	if (!error)
-		error = stream_number(stream, &in);
-	if (!error && capturing(in))
-		return capture_allocate(in, whole, out);
+		error = stream_number(stream, &number);
+	if (!error && capturing(number))
+		return capture_allocate(number, whole, out);
 	if (!error)
 		error = current_device < DEVICES_MAX ? pool_book(pool, whole, &number)
 						     : INVALID_DEVICE;
 	if (error)
 		return error;
-	error = memory_alloc_zeroed(number, bytes, in, &address);
+	error = memory_alloc_for(number, bytes, &address);
 	if (error) {
 		pool_got_back(number, whole);
 		return error;

@@ -7,7 +7,7 @@
 
 /* Hashes of the chain of calls, of its innermost CALL_SITE_FRAMES frames. Addresses are relative to
  * their module, so the module's load address has no effect. */
-#define CALL_SITE_FRAMES 32
+#define CALL_SITE_FRAMES 16
 struct call_site {
 	uint64_t site; /* of return addresses: one way to this call */
 	uint64_t path; /* of functions: all ways through the same functions */

@@ -74,11 +74,9 @@ static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
 	uint32_t first = index_of(h, addr), last = index_of(h, addr + bytes - 1);
 	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
 	uint32_t n = 0;
-	bool used = false;
 	*after = 0;
 	for (uint32_t i = first; i <= last; i++) {
 		INVARIANT(h->extents[i].state != HEAP_LIVE, "memory that is given out is free");
-		used |= h->extents[i].used;
 		if (h->extents[i].seq > *after)
 			*after = h->extents[i].seq;
 	}
@@ -88,12 +86,7 @@ static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
 		head.bytes = addr - head.addr;
 		parts[n++] = head;
 	}
-	parts[n++] = (struct heap_extent){.addr = addr,
-					  .bytes = bytes,
-					  .requested = r->bytes,
-					  .state = HEAP_LIVE,
-					  .site = r->site,
-					  .used = used};
+	parts[n++] = (struct heap_extent){addr, bytes, r->bytes, 0, HEAP_LIVE, 0, r->site};
 	if (tail.addr + tail.bytes > addr + bytes) {
 		tail.bytes = tail.addr + tail.bytes - (addr + bytes);
 		tail.addr = addr + bytes;
@@ -135,15 +128,6 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 	return true;
 }
 
-bool heap_used_before(const struct heap *h, uint64_t addr)
-{
-	const struct heap_extent *e = &h->extents[index_of(h, addr)];
-	bool kept = false;
-	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + e->bytes - 1); c++)
-		kept |= h->held[c] > 1; /* this one, and another one since before */
-	return e->used && kept;
-}
-
 void heap_own(struct heap *h, uint64_t addr, uint64_t owner)
 {
 	INVARIANT(heap_find(h, addr), "memory that gets an owner was allocated");
@@ -182,7 +166,6 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
 	e->state = HEAP_QUARANTINED;
 	e->seq = seq;
-	e->used = true;
 	e->requested = 0;
 	count_down(h->live, &h->live_chunks, addr, e->bytes);
 	INVARIANT(h->live_bytes >= e->bytes, "the heap counts the bytes that it gave out");
@@ -202,7 +185,6 @@ static void merge_extents(struct heap *h)
 		    b->seq <= h->retired_seq) {
 			a->bytes += b->bytes;
 			a->seq = 0;
-			a->used |= b->used;
 		} else {
 			h->extents[++n] = *b;
 		}

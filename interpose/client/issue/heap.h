@@ -23,7 +23,6 @@ struct heap_extent {
 	uint64_t seq;         /* not LIVE: the last free in it */
 	enum heap_state state;
 	uint64_t owner, site; /* LIVE: as given by the caller */
-	bool used;            /* something was freed there; LIVE: before */
 };
 struct heap_freed {
 	uint64_t addr, bytes, seq;
@@ -75,9 +74,6 @@ void heap_own(struct heap *, uint64_t addr, uint64_t owner); /* of the live allo
 void heap_free(struct heap *, uint64_t addr, uint64_t seq, bool learn);
 /* The server has retired all frees up to seq. */
 void heap_retire(struct heap *, uint64_t seq);
-/* True if memory of this live allocation may still have the content of another one. Otherwise it is
- * zeros: the server discards a chunk with its last allocation. */
-bool heap_used_before(const struct heap *, uint64_t addr);
 /* Describes what is wrong with the structure; NULL: nothing. For tests. */
 const char *heap_invalid(const struct heap *);
 

@@ -130,9 +130,6 @@ int allocation_new(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *ad
 /* For the program. The owner is a context, with which the allocation ends, or a pool, which is
  * notified of its end; 0: none. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
-/* The same, in a stream: there, memory that was used before becomes zeros. Its old content would
- * differ between ranks, and kernels may leave parts of it: ranks would share nothing. */
-int memory_alloc_zeroed(uint64_t owner, uint64_t bytes, uint64_t stream, uint64_t *address);
 int memory_end(uint64_t owner); /* frees the owner's allocations */
 int allocation_free(const void *address);
 /* The program releases it at this place in the stream. */

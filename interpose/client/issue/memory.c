@@ -97,9 +97,7 @@ static int announce_allocation(const struct heap_request *request, const struct 
 	return error;
 }
 
-/* `used`: where to note that the memory may have the content of another allocation; or NULL. */
-static int allocate_memory(uint64_t owner, const struct heap_request *request, uint64_t *address,
-			   bool *used)
+static int allocate_memory(uint64_t owner, const struct heap_request *request, uint64_t *address)
 {
 	int error = context_use_device();
 	if (error)
@@ -114,8 +112,6 @@ static int allocate_memory(uint64_t owner, const struct heap_request *request, u
 	}
 	if (!error && owner)
 		heap_own(&heap, placed.addr, owner);
-	if (!error && used)
-		*used = heap_used_before(&heap, placed.addr);
 	unlock(HEAP_LOCK);
 	if (!error)
 		*address = placed.addr;
@@ -125,32 +121,14 @@ static int allocate_memory(uint64_t owner, const struct heap_request *request, u
 int allocation_new(enum memory_use use, uint64_t which, uint64_t bytes, uint64_t *address)
 {
 	struct heap_request request = {bytes, use ^ which << 8, use};
-	return allocate_memory(0, &request, address, NULL);
+	return allocate_memory(0, &request, address);
 }
 
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 {
 	struct call_site from = call_site();
 	struct heap_request request = {bytes, from.site, from.path};
-	return allocate_memory(owner, &request, address, NULL);
-}
-
-int memory_alloc_zeroed(uint64_t owner, uint64_t bytes, uint64_t stream, uint64_t *address)
-{
-	struct call_site from = call_site();
-	struct heap_request request = {bytes, from.site, from.path};
-	bool used;
-	int error = allocate_memory(owner, &request, address, &used);
-	if (!error && used) {
-		uint64_t whole = (bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
-		issue_fill(&(struct rf_fill){.stream = stream,
-					     .dst = *address,
-					     .pitch = whole,
-					     .width = whole,
-					     .height = 1,
-					     .element = 1});
-	}
-	return error;
+	return allocate_memory(owner, &request, address);
 }
 
 /* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work.

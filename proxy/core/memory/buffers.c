@@ -19,34 +19,13 @@ static uint32_t buffer_place(const struct rank_memory *m, uint64_t addr)
 }
 
 /* The live buffer that contains `addr`, or NULL. */
-struct buffer *memory_find(const struct rank_memory *m, uint64_t addr)
+struct buffer *memory_find(struct rank_memory *m, uint64_t addr)
 {
 	uint32_t i = buffer_place(m, addr + 1);
 	if (!i)
 		return NULL;
 	struct buffer *b = &m->buffers[i - 1];
 	return addr - b->addr < b->bytes ? b : NULL;
-}
-
-static uint64_t whole_bytes(uint64_t bytes)
-{
-	return (bytes + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
-}
-
-bool memory_in_buffer(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
-{
-	const struct buffer *b = memory_find(m, addr);
-	return b && bytes <= b->addr + whole_bytes(b->bytes) - addr;
-}
-
-/* The program may read what a new buffer contains. Memory that was freed may have another rank's
- * bytes; memory that no buffer had is zeros. */
-static void name_content(struct rank_memory *m, uint64_t addr, uint64_t bytes)
-{
-	if (!versions_zeros(&m->versions, addr, bytes))
-		versions_private(&m->versions, addr, bytes);
-	for (uint64_t page = page_at(addr); page <= page_at(addr + bytes - 1); page++)
-		m->pages[page].digested = 0;
 }
 
 int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
@@ -85,9 +64,9 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		m->live[m->live_count++] = c;
 		m->missing++;
 		versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
+		page->digested = 0;
 		page->hole = false;
 	}
-	name_content(m, a->addr, whole_bytes(bytes));
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
 	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
 	m->buffer_count++;
@@ -119,7 +98,6 @@ static void page_forget(struct rank_memory *m, uint32_t i)
 	copy_forget(m, c);
 	if (m->pages[c].in_image)
 		image_punch(m, c);
-	versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
 	m->live[i] = m->live[--m->live_count];
 }
 
@@ -134,22 +112,17 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* The content between two buffers of a page is never needed. It stays known if it is zeros;
- * otherwise it becomes one range, however many parts it had, which is the same in all ranks: so
- * they share the page whatever they freed there. `next`: the first buffer after it. */
-static void forget_content(struct rank_memory *m, uint32_t next, uint32_t page)
+/* The content between two buffers is never needed: it becomes one range, however many parts it
+ * had. */
+static void forget_content(struct rank_memory *m, uint32_t next)
 {
-	uint64_t begin = page_addr(page), end = begin + RF_CHUNK_BYTES, before = 0;
+	uint64_t begin = RF_DEV_BASE, end = RF_DEV_BASE + RF_HEAP_BYTES;
 	if (next > 0)
-		before = m->buffers[next - 1].addr + whole_bytes(m->buffers[next - 1].bytes);
-	if (before > begin)
-		begin = before;
-	if (next < m->buffer_count && m->buffers[next].addr < end)
+		begin = m->buffers[next - 1].addr + m->buffers[next - 1].bytes;
+	if (next < m->buffer_count)
 		end = m->buffers[next].addr;
-	if (begin >= end || versions_zeros(&m->versions, begin, end - begin))
-		return;
-	versions_set(&m->versions, begin, end - begin, versions_freed());
-	m->pages[page].digested = 0;
+	begin = (begin + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
+	versions_private(&m->versions, begin, end - begin);
 }
 
 /* Called only when all work that may use the buffer has completed, and not while pages of the rank
@@ -162,13 +135,12 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	uint64_t offset = addr - RF_DEV_BASE, bytes = m->buffers[at].bytes;
 	m->buffer_count--;
 	memmove(&m->buffers[at], &m->buffers[at + 1], (m->buffer_count - at) * sizeof *m->buffers);
+	forget_content(m, at);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
 		INVARIANT(m->pages[c].buffers, "each page of a buffer counts it");
-		if (--m->pages[c].buffers) {
-			forget_content(m, at, c);
+		if (--m->pages[c].buffers)
 			continue;
-		}
 		if (m->pages[c].chunk) {
 			m->dying++;
 			continue;

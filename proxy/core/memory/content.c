@@ -66,7 +66,7 @@ void content_all_unknown(struct rank_memory *m)
 
 void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t bytes)
 {
-	if (!in_heap(to, bytes) || !memory_in_buffer(m, from, bytes)) {
+	if (!in_heap(to, bytes) || !in_heap(from, bytes)) {
 		content_unknown(m, to, bytes);
 		return;
 	}
@@ -76,7 +76,7 @@ void content_copied(struct rank_memory *m, uint64_t to, uint64_t from, uint64_t 
 
 bool content_absorb(const struct rank_memory *m, uint64_t addr, uint64_t bytes, struct digest *d)
 {
-	if (!memory_in_buffer(m, addr, bytes))
+	if (!in_heap(addr, bytes))
 		return false;
 	versions_absorb(&m->versions, addr, bytes, d);
 	return true;

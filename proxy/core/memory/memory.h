@@ -363,9 +363,7 @@ static inline bool memory_only_exact(const struct rank_memory *m)
 /* ---- buffers.c ---- */
 
 int memory_alloc(struct rank_memory *, const struct rf_alloc *);
-struct buffer *memory_find(const struct rank_memory *, uint64_t addr);
-/* True if all of it is one live buffer's, which ends where the next allocation may begin. */
-bool memory_in_buffer(const struct rank_memory *, uint64_t addr, uint64_t bytes);
+struct buffer *memory_find(struct rank_memory *, uint64_t addr);
 /* Marks a buffer that memory_free releases when older work has completed. */
 static inline void memory_freed(struct buffer *b) { b->freed = true; }
 void memory_free(struct rank_memory *, uint64_t addr);

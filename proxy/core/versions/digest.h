@@ -22,7 +22,6 @@ enum digest_of {
 	OF_BYTES,
 	OF_REST,
 	OF_SUM,
-	OF_FREED,
 	OF_QUEUE = 16 /* and higher: effects.c */
 };
 

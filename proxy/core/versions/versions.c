@@ -67,14 +67,6 @@ struct content versions_fill(uint32_t value, uint32_t width)
 	return (struct content){digest_end(&d), 0, width};
 }
 
-struct content versions_freed(void)
-{
-	struct digest d;
-	digest_begin(&d);
-	digest_word(&d, OF_FREED);
-	return (struct content){digest_end(&d), 0, 1};
-}
-
 struct version versions_new(struct versions *v)
 {
 	struct digest d;

@@ -53,10 +53,6 @@ void versions_close(struct versions *);
  * it. */
 struct content versions_fill(uint32_t value, uint32_t width);
 
-/* The content of memory that was freed: whatever is there. Only memory that nothing may read has
- * it, because its bytes differ. */
-struct content versions_freed(void);
-
 /* Returns a version that nothing else ever gets. */
 struct version versions_new(struct versions *);
 
