@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing.util
 import os
 import re
 import select
@@ -193,6 +194,9 @@ class Parent:
         parent = os.getpid()
         status = CANCELLED
         signal.signal(signal.SIGTERM, _cancel)
+        # All processes of the run inherit the folder for the sockets of data processes, which it
+        # removes when it ends: processes that are killed would leave their own.
+        multiprocessing.util.get_temp_dir()
         try:
             with contextlib.suppress(Cancelled):
                 status = self._run()

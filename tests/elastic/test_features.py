@@ -49,6 +49,15 @@ def test_features_have_the_output_of_stock_processes(
         assert found[name].splitlines() == text.splitlines(), name
 
 
+def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
+    """Data processes have sockets there, and are killed when the number of processes changes."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = (*RUN, "--schedule", "0:2,7:1,15:3", "--state", tmp_path / "state", SCRIPT)
+    assert python(*command, TMPDIR=str(temporary)).returncode == 0
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_362_changes_of_the_number_of_processes_change_no_bit(

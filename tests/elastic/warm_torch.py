@@ -3,12 +3,14 @@
 Reads lines of JSON from stdin: arguments as python has them, folder, environment, and files for
 stdout and stderr. Answers each with the program's process id, and with its exit status."""
 
+import atexit
 import json
 import os
 import resource
 import runpy
 import signal
 import sys
+import tempfile
 import traceback
 
 import torch
@@ -22,6 +24,7 @@ def run(arguments, folder, environment, out, err):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None
     if "LIMIT_NOFILE" in environment:
         limit = int(environment["LIMIT_NOFILE"])
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -42,6 +45,7 @@ def run(arguments, folder, environment, out, err):
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
         status = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
