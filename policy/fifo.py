@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from rankfold.plural import count
 from rankfold.policy.free import Free
-from rankfold.policy.growth import growing, share
 from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
 from rankfold.policy.precedence import Precedence, is_spent, precedence_of, suspended_above, tier_of
@@ -330,6 +329,8 @@ class Turn:
                 alike.setdefault((precedence_of(job)[:2], job.groups), []).append(job)
         for (_, groups), grow in alike.items():
             if free := self.free.count(groups):
+                from rankfold.policy.growth import growing, share  # here: commands start faster
+
                 sizes = [growing(j.world_size, self._have(j), sizes_of(j)) for j in grow]
                 share(sizes, free)
                 for job, each in zip(grow, sizes, strict=True):
