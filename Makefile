@@ -148,7 +148,7 @@ test-slow: native cuda criu ## run the slow tests
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
-# restarted on one device, some operators, and the elastic runtime, in parallel.
+# restarted on one device, some operators, and the elastic runtime.
 test-torch: TORCH_TESTS = $(if $(T),$(or $(wildcard $(foreach room,torch elastic,tests/$(room)/$(T:.py=).py)),$(error no tests/torch/$(T).py)),tests/torch tests/elastic)
 test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing or elastic
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
@@ -157,7 +157,7 @@ test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file,
 ifeq ($(T),ops)
 	$(PYTHON) tests/torch/operators.py $(OPS)
 else
-	$(PYTHON) -m pytest -m torch $(if $(CI),$(IN_PARALLEL) -k "$(TORCH_IN_CI)") $(TORCH_TESTS)
+	$(PYTHON) -m pytest -m torch $(if $(CI),-k "$(TORCH_IN_CI)") $(TORCH_TESTS)
 endif
 
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two

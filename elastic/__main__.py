@@ -128,8 +128,9 @@ class Unsuitable(Exception):
 
 
 def _saved(folder: Path) -> list[Path]:
-    states = folder / STATES
-    return [each for each in states.glob("step-*") if each.is_dir()] if states.is_dir() else []
+    """The saved states, newest first. A run that was killed while it saved may have left two."""
+    states = [each for each in (folder / STATES).glob("step-*") if each.name[5:].isdecimal()]
+    return sorted(states, key=lambda each: int(each.name[5:]), reverse=True)
 
 
 def _check_saved(folder: Path, world: int) -> None:
