@@ -4,6 +4,7 @@ number changes."""
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,11 @@ def test_features_have_the_output_of_stock_processes(
 
 def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
     """Data processes have sockets there, and are killed when the number of processes changes."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    command = (*RUN, "--schedule", "0:2,7:1,15:3", "--state", tmp_path / "state", SCRIPT)
-    assert python(*command, TMPDIR=str(temporary)).returncode == 0
-    assert list(temporary.iterdir()) == []
+    with tempfile.TemporaryDirectory(prefix="rf-") as temporary:  # sockets need a short path
+        command = (*RUN, "--schedule", "0:2,7:1,15:3", "--state", tmp_path / "state", SCRIPT)
+        done = python(*command, TMPDIR=temporary)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert list(Path(temporary).iterdir()) == []
 
 
 @pytest.mark.slow
