@@ -108,7 +108,9 @@ def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state:
     rankfold.until(flipped)
     (found,) = rankfold.until(alarm)
     assert found["reason"] == "ContentsDiffer" and found["status"] == "True"
-    assert re.match(r"rank \d on \S+ holds other bytes than rank \d on \S+ ", found["message"])
+    assert re.match(
+        r"rank \d on \S+ has bytes that differ from those of rank \d on \S+, ", found["message"]
+    )
     devices = set(rankfold.job("job")["placement"].values())
     assert any(f"on {device} " in found["message"] for device in devices)
     _out, errors = process.communicate(timeout=scaled(200.0))
