@@ -1,4 +1,4 @@
-"""What does the elastic runtime cost?
+"""How much more does a job cost in the elastic runtime than as stock processes?
 
 Question. How much more CPU time does a step take when several ranks take turns in one process, and
 when each has its own? How long does a change of the number of processes stop the training? What do

@@ -1,4 +1,4 @@
-"""What does a fleet gain if training uses the devices that a service does not need at the moment?
+"""How many more devices are in use when training runs on those that a service does not need?
 
 Question. A service's load rises and falls within a day. How many more devices are in use with
 elastic jobs next to it, how often do these lose devices, does one fail, and how soon are devices in

@@ -142,7 +142,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`
     # "tier/cause", or with a quota "tier/cause/quota" → device-seconds:
     usage: Mapping[str, Seconds] = field(default_factory=dict)
-    recent: Seconds = 0.0  # device-seconds, each of which counts less as time passes
+    recent: Seconds = 0.0  # device-seconds; a use counts half a day later: policy/quotas.py
     recent_at: Seconds = 0.0  # fleet time for which `recent` holds
     # "suspend", "resume" or "resize" → seconds for which it stood still the last time:
     pauses: Mapping[str, Seconds] = field(default_factory=dict)
