@@ -3,13 +3,13 @@ over waits for the copy that runs. Journal and other directory are real, launche
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-import threading
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -111,25 +111,23 @@ def test_one_job_without_an_answer_of_the_store_does_not_delay_the_others(scene:
     assert answers["a"][0] and not answers["b"][0] and answers["b"][1]
 
 
-def look_for_who_asks(do: Callable[[int], None], found: list[int]) -> None:
-    """As soon as it is there."""
-    while not found:
-        for pid in leaks.below(os.getpid()):
-            with contextlib.suppress(OSError):
-                if b"rankfold.checkpoint.ownership" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    do(pid)
-                    found.append(pid)
-
-
-def meanwhile(do: Callable[[int], None], scene: Scene, jobs: int) -> tuple[int, list[str]]:
-    """Calls `do` with the pid of the process that queries the store. Returns that pid, and what the
-    fleet then knows of the jobs; none are taken over."""
+def when_it_queries(
+    do: Callable[[int], None], scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, list[str]]:
+    """Calls `do` with the pid of the process that queries the store, as soon as it has begun.
+    Returns that pid, and what the fleet then knows of the jobs; none are taken over."""
     found: list[int] = []
-    looking = threading.Thread(target=look_for_who_asks, args=(do, found))
-    looking.start()
-    known = {f"a{number}": 1 for number in range(jobs)}
+
+    class Process(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__(command, **options)
+            assert "rankfold.checkpoint.ownership" in command
+            do(self.pid)
+            found.append(self.pid)
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    known = {f"a{number}": 1 for number in range(20)}
     answers = Node(scene.ranks.layout).ownership(scene.ranks.layout.checkpoints, known)
-    looking.join(20)
     assert answers.keys() == known.keys() and not any(taken for taken, _ in answers.values())
     return found[0], [why for _, why in answers.values()]
 
@@ -142,13 +140,15 @@ def test_a_stopped_query_of_the_store_is_ended(
     monkeypatch.setattr(launchers, "KILLED_S", 1.0)
     monkeypatch.setattr(launchers, "OWNERSHIP_ANSWERS_S", 1.0)
     monkeypatch.setattr(launchers, "OWNERSHIP_EACH_S", 0.0)
-    pid, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGSTOP), scene, 1000)
+    pid, whys = when_it_queries(lambda pid: os.kill(pid, signal.SIGSTOP), scene, monkeypatch)
     assert all("timed out: no answer within 1 s" in why for why in whys)
     assert leaks.has_ended(pid, 10)
 
 
-def test_a_killed_query_of_the_store_has_not_answered(scene: Scene) -> None:
-    _, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGKILL), scene, 1000)
+def test_a_killed_query_of_the_store_has_not_answered(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whys = when_it_queries(lambda pid: os.kill(pid, signal.SIGKILL), scene, monkeypatch)
     assert all("the process that queried it exited (-9)" in why for why in whys)
 
 
