@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rankfold.control import ControlError
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import NODE, Checkpoint, Record
@@ -17,19 +18,21 @@ from rankfold.reconciler.wording import count
 RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
 
 
-def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: str) -> None:
+def check(journal: Journal, each: Object, fields: Json, force: bool, no_processes: str) -> None:
     """Check whether these fields of a job may be overridden now. Raises ControlError.
 
-    force: allowed for a job that a source describes, too; no_saves: why no job can be saved here.
+    force: allowed for a job that a source describes, too; no_processes: why no process can be saved
+    here.
     """
     record = journal.record(each.name) or Record(each.name)
     check_source(each, force)
-    if fields.get("store") and no_saves and record.step != "stored":
-        raise ControlError("unavailable", f"{each.name} cannot be stored: {no_saves}")
-    if record.step == "ended":
-        raise ControlError("ended", f"{each.name} has ended")
     job = each.effective()
     assert isinstance(job, Job)
+    why = runtimes.no_saves(job, no_processes)
+    if fields.get("store") and why and record.step != "stored":
+        raise ControlError("unavailable", f"{each.name} cannot be stored: {why}")
+    if record.step == "ended":
+        raise ControlError("ended", f"{each.name} has ended")
     gpus = fields.get("gpus")
     if gpus is not None:
         if gpus < 1:
@@ -60,10 +63,13 @@ def check_source(each: Object, force: bool) -> None:
         )
 
 
-def check_save(record: Record, no_saves: str) -> None:
+def check_save(each: Object, record: Record, no_processes: str) -> None:
     """Check whether a save of a job may be requested now. Raises ControlError."""
-    if no_saves and record.step != "stored":
-        raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
+    job = each.effective()
+    assert isinstance(job, Job)
+    why = runtimes.no_saves(job, no_processes)
+    if why and record.step != "stored":
+        raise ControlError("unavailable", f"{record.name} cannot be saved: {why}")
     if record.step == "ended":
         raise ControlError("ended", f"{record.name} has ended")
     if record.step in ("new", "started"):

@@ -139,7 +139,7 @@ class Requests:
             return {"token": wanted.token}  # repeated request: its first receiver was killed
         if record.requested:  # that save has not begun, so it serves this request, too
             return {"token": record.requested}
-        overrides.check_save(record, self.loop.no_saves)
+        overrides.check_save(each, record, self.loop.no_saves)
         if id := overrides.saved_already(each, record):
             self.journal.save(structs.replace(record, answer=Answer(wanted.token, id=id)))
             return {"token": wanted.token}

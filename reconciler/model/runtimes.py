@@ -37,6 +37,12 @@ def device_types(runtime: str) -> tuple[str, ...]:
     return DEVICES[runtime] if runtime == ELASTIC else ()
 
 
+def no_saves(job: Job, no_processes: str) -> str:
+    """Why the job cannot be saved where `no_processes` says why no process can be; empty: it can.
+    Jobs of the elastic runtime keep their state in files."""
+    return "" if job.runtime == ELASTIC else no_processes
+
+
 def faults(
     runtime: str, command: Sequence[str], device_types: Sequence[str]
 ) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import RESTARTING, Condition, Record
@@ -82,8 +83,9 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
         return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
     if record.save_obstacle and record.obstacle_checked == record.incarnation:
         return [Condition("NotSaved", "True", "CannotBeSaved", record.save_obstacle)]
-    if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:
-        return [Condition("NotSaved", "True", "Unavailable", index.observed.no_saves)]
+    why = runtimes.no_saves(job, index.observed.no_saves)
+    if why and (job.save_every_s or job.save_every_steps):
+        return [Condition("NotSaved", "True", "Unavailable", why)]
     return []
 
 

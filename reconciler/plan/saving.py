@@ -19,6 +19,7 @@ from rankfold.reconciler.actions import (
     Upload,
     subject,
 )
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import Transfer
 from rankfold.reconciler.model.recorded import Checkpoint, Ending, Record
@@ -42,7 +43,7 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
         return ""
     if record.requested and _may_again(record, now):
         return "request"
-    if index.observed.no_saves or not record.saved_at:
+    if _no_saves(index, job) or not record.saved_at:
         return ""
     if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:
         return "interval"
@@ -56,10 +57,14 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
     return ""
 
 
-def unknown(index: Index, record: Record, now: float) -> bool:
+def _no_saves(index: Index, job: Job) -> str:
+    return runtimes.no_saves(job, index.observed.no_saves)
+
+
+def unknown(index: Index, job: Job, record: Record, now: float) -> bool:
     """Whether to query the launchers of a placed job about what cannot be saved: once its ranks
     have had time to open it, and again while they have it."""
-    if index.observed.no_saves or record.save is not None or record.placed_since is None:
+    if _no_saves(index, job) or record.save is not None or record.placed_since is None:
         return False
     if 0 <= now - record.placed_since < LOOK_AFTER_S:
         return False
@@ -159,7 +164,7 @@ def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None
     """The action that makes a local snapshot of a job that rests in memory. None: not yet, or
     never."""
     after, save = index.observed.rest_save_after, record.save
-    if record.step != "detached" or after is None or index.observed.no_saves:
+    if record.step != "detached" or after is None or _no_saves(index, job):
         return None
     if save is not None and save.stage != "uploading":
         return None

@@ -214,7 +214,7 @@ class Steps:
             why = saving.due(self.index, job, record, self.now)
             if why and running:
                 self.actions.append(Barrier(job.name, record.epoch, devices, save=why))
-            elif running and saving.unknown(self.index, record, self.now):
+            elif running and saving.unknown(self.index, job, record, self.now):
                 self.actions.append(Look(job.name, tuple(range(job.world_size))))
             if running:
                 self._running.append(record)

@@ -114,7 +114,10 @@ def _namespaces() -> Finding:
 
 def _criu() -> Finding:
     """Without CRIU ranks cannot be saved; jobs are still moved, and suspended in memory."""
-    without = "; jobs run, fold and are suspended in memory, and cannot be checkpointed"
+    without = (
+        "; jobs run, fold and are suspended in memory, and cannot be checkpointed, except those of "
+        "the elastic runtime"
+    )
     if os.geteuid() != 0:
         return Finding("CRIU", False, f"not root, which CRIU needs{without}", needed=False)
     try:

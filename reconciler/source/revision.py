@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rankfold.reconciler.journal.rows import Object, in_service
+from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Desired, Job, Pool
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import NODE, Record
@@ -56,14 +57,15 @@ def revision_faults(
     return faults
 
 
-def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
-    """Jobs whose files request saves although no job can be saved here. For jobs with the default
-    interval, a condition reports it."""
+def save_faults(loaded: Loaded, no_processes: str) -> list[Fault]:
+    """Jobs whose files request saves although they cannot be saved here: `no_processes` says why no
+    process can be. For jobs with the default interval, a condition reports it."""
     faults = []
     for name, job in loaded.desired.jobs.items():
         has_rules = "checkpoint" in loaded.documents["Job", name].value["spec"]
-        if no_saves and has_rules and (job.save_every_s or job.save_every_steps):
-            faults.append(loaded.fault("Job", name, "spec.checkpoint", f"cannot be: {no_saves}"))
+        why = runtimes.no_saves(job, no_processes)
+        if why and has_rules and (job.save_every_s or job.save_every_steps):
+            faults.append(loaded.fault("Job", name, "spec.checkpoint", f"cannot be: {why}"))
     return faults
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from elastic.conftest import FOLDER, LONG, LONG_FEATURES, Python
-from support import leaks
+from support import leaks, privileges
 from support.command import Rankfold, Specs, job_environment
 from support.leaks import State
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parent / "features.py"
 COMMAND = json.dumps([sys.executable, str(SCRIPT), *LONG_FEATURES])
 WORLD = 3
+EVERY = 20  # steps between checkpoints
 POOL = """\
 apiVersion: rankfold/v1alpha1
 kind: Pool
@@ -52,8 +54,8 @@ class Job:
         self.rankfold, self.specs = rankfold, specs
         specs.write("pool.yaml", POOL)
 
-    def apply(self, gpus: int) -> None:
-        self.specs.write("train.yaml", JOB.replace("GPUS", str(gpus)))
+    def apply(self, gpus: int, extra: str = "") -> None:
+        self.specs.write("train.yaml", JOB.replace("GPUS", str(gpus)) + extra)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
 
     def now(self) -> Any:
@@ -102,6 +104,27 @@ def test_a_killed_rank_continues_from_the_last_checkpoint(job: Job, long: dict[s
     os.kill(leaks.parent(rank["pid"]), signal.SIGKILL)
     assert job.ends() == "Succeeded"
     assert job.now()["restarts"] == 1
+    assert job.output() == long
+
+
+@pytest.mark.slow
+def test_checkpoints_by_steps_need_no_criu_and_no_privileges(
+    job: Job, long: dict[str, str]
+) -> None:
+    """All processes are killed: work since the last checkpoint is repeated."""
+    if not shutil.which("setpriv"):
+        privileges.missing("needs setpriv (util-linux)")
+    job.rankfold.prefix = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    assert "CRIU needs to have the CAP_SYS_ADMIN" in job.rankfold("doctor")
+    job.apply(2, f"  checkpoint: {{interval: 0s, everySteps: {EVERY}}}\n")
+    assert [each["reason"] for each in job.now()["conditions"]] == ["AsDesired"]
+    job.rankfold.until(lambda: len(job.now()["checkpoints"]) > 1)
+    job.rankfold.kill_everything("train")
+    job.apply(1, f"  checkpoint: {{interval: 0s, everySteps: {EVERY}}}\n")
+    assert job.ends() == "Succeeded"
+    assert job.now()["restarts"] == 1
+    (lost,) = (c["message"] for c in job.now()["conditions"] if c["type"] == "Restarted")
+    assert "checkpoint" in lost
     assert job.output() == long
 
 

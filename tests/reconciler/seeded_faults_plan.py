@@ -307,8 +307,17 @@ TABLE: Table = {
             "test_jobs_that_cannot_be_saved_here_are_reported_and_not_saved"
         ): {
             "what-cannot-be-saved-is-tried": (
-                "if index.observed.no_saves or not record.saved_at:",
+                "if _no_saves(index, job) or not record.saved_at:",
                 "if not record.saved_at:",
+            ),
+        },
+        (
+            "tests/reconciler/test_recovery.py::"
+            "test_an_elastic_job_is_saved_where_processes_cannot_be"
+        ): {
+            "elastic-jobs-need-criu": (
+                "return runtimes.no_saves(job, index.observed.no_saves)",
+                "return index.observed.no_saves",
             ),
         },
         (

@@ -299,6 +299,21 @@ def test_jobs_that_cannot_be_saved_here_are_reported_and_not_saved() -> None:
     assert conditions(place)["Unavailable"] == "there is no CRIU"
 
 
+def test_an_elastic_job_is_saved_where_processes_cannot_be() -> None:
+    pool = Pool("local", tuple(Device(f"local/cpu-{at}", "cpu", GIB) for at in range(2)))
+    fields: dict[str, Any] = {"runtime": "elastic", "save_every_s": 10}
+    place = Fleet(Desired({"local": pool}, {"a": job(**fields)}))
+    place.converge()
+    place.no_saves = "there is no CRIU"
+    for _ in range(30):
+        place.turn()
+    assert place.saved and place.works("a") and "Unavailable" not in conditions(place)
+    place.rest_save_after = 2.0
+    set_desired(place, job(**fields, suspend=True))
+    turns(place, 15)
+    assert place.records["a"].step == "stored"
+
+
 def test_an_upload_that_takes_long_is_not_begun_again() -> None:
     place = fleet(job())
     place.uploads = "slow"

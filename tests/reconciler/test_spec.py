@@ -768,6 +768,10 @@ def test_a_job_that_says_when_to_save_it_is_refused_where_nothing_can_be_saved()
         assert refused == [f"0.yaml:8: spec.checkpoint: cannot be: {why}"]
     assert faults_of("  checkpoint: {interval: 0s}\n", why) == faults_of("", why) == []
     assert faults_of("  checkpoint: {interval: 10m}\n", "") == []
+    elastic = JOB.replace("./train", "python, train.py") + "  runtime: elastic\n"
+    assert "runtime: elastic" in elastic and "python, train.py" in elastic
+    text = elastic + "  checkpoint: {interval: 10m, everySteps: 5}\n"
+    assert save_faults(load(text), why) == []
 
 
 def test_a_fleet_has_one_store_and_keeps_it_while_jobs_need_it() -> None:
