@@ -184,7 +184,8 @@ class Simulation:
 
     def _count(self, active: _Active, now: float) -> None:
         """Add up the device-seconds since it got its devices."""
-        devices = len(active.devices)
+        job, devices = active.job, len(active.devices)
+        self._result.hold(job.name, job.tier, job.quota, active.got_at, now, devices)
         paused = (min(now, active.computes_at) - active.got_at) * devices
         active.held += (now - active.got_at) * devices
         active.paused += paused

@@ -31,14 +31,28 @@ class Done(Struct, frozen=True):
         return self.end - self.arrival
 
 
+class Span(Struct, frozen=True):
+    """A job had this number of devices from `start` to `end`, in seconds since the trace began.
+    quota: "" if the trace does not say."""
+
+    job: str
+    tier: str
+    quota: str
+    start: float
+    end: float
+    devices: int
+
+
 class Result:
-    """devices: number in the fleet. decisions: how often the scheduler decided."""
+    """devices: number in the fleet. decisions: how often the scheduler decided. spans: who had how
+    many devices when."""
 
     def __init__(self, devices: int):
         self.devices = devices
         self.decisions = 0
         self.failures = 0  # decisions that a policy did not give
         self.jobs: list[Done] = []
+        self.spans: list[Span] = []
         self.lost: dict[str, float] = {}  # cause → device-seconds without progress
         self._held = self._paused = 0.0
 
@@ -47,6 +61,11 @@ class Result:
         self.jobs.append(job)
         self._held += held
         self._paused += paused
+
+    def hold(self, job: str, tier: str, quota: str, start: float, end: float, devices: int) -> None:
+        """A job had devices for some time, or none."""
+        if devices and start < end:
+            self.spans.append(Span(job, tier, quota, start, end, devices))
 
     def lose(self, cause: str, device_seconds: float) -> None:
         if device_seconds:

@@ -50,6 +50,7 @@ class _Active:
         self.placement: Placement = ()
         self.pause = 0.0  # seconds until it computes
         self.start: float | None = None
+        self.got_at = 0.0
         self.served = self.paused = 0.0  # device-seconds; of these, without progress
         self.disturbances, self.note = 0, ""
         self.cause = "spec"
@@ -127,6 +128,7 @@ class TickSimulation:
             assert active.start is not None
             done = Done(job.name, "standard", job.arrival, active.start, end, active.disturbances)
             self._result.add(done, active.served, active.paused)
+            self._count(active, end)
             del self._active[job.name]
 
     def _turn(self, now: float) -> None:
@@ -143,6 +145,7 @@ class TickSimulation:
         self, active: _Active, devices: tuple[int, ...], decision: Decision, now: float
     ) -> None:
         first, resumes = active.start is None, not active.devices
+        self._count(active, now)
         if active.devices:
             active.disturbances += 1
             active.cause = decision.cause or "order"
@@ -153,3 +156,8 @@ class TickSimulation:
             active.pause, active.start = self._costs.start, now
         else:
             active.pause = self._costs.resume if resumes else self._costs.resize
+
+    def _count(self, active: _Active, now: float) -> None:
+        """Note that it had its devices until now."""
+        since, active.got_at = active.got_at, now
+        self._result.hold(active.job.name, "standard", "", since, now, len(active.devices))

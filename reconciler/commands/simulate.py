@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import click
 from msgspec import structs
@@ -18,6 +20,7 @@ from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
 from rankfold.reconciler.commands.common import EXIT_INVALID, fail, output_option, show
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.rules import rules_of
+from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.source import spec, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
@@ -25,6 +28,7 @@ from rankfold.reconciler.source.schemas import load_schema, schema_faults
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone
 from rankfold.simulator.formats import FORMATS, POLLUX, form_of, read
+from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
 from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Ticks, Trace
@@ -61,6 +65,17 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
     show_default=True,
     help="Seconds for a decision of a policy that is not built in.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw who had how many devices over time.",
+)
+@click.option(
+    "--plot-by",
+    type=click.Choice(get_args(By)),
+    help="What has an area of its own; default: the jobs if there are few, else the tiers.",
+)
 @output_option()
 def simulate(
     trace: Path,
@@ -74,6 +89,8 @@ def simulate(
     growth_delay: float | None,
     tick: float | None,
     deadline: float,
+    plot: Path | None,
+    plot_by: By | None,
     output: str,
 ) -> int:
     """Run a trace of jobs in simulated time, and report how long the jobs take.
@@ -84,6 +101,7 @@ def simulate(
     for each fault, as file:line:column: name: reason, if a file is refused.
     """
     names = _schedulers(scheduler)
+    _check_plot(plot, plot_by)
     costs = _costs(costs_file) if costs_file else Costs()
     with contextlib.ExitStack() as stack:
         plugins = {
@@ -117,20 +135,25 @@ def simulate(
             fail(f"job {waits} waits, and the scheduler gives it no devices")
     for name, plugin in plugins.items():
         results[name].failures = len(plugin.failures)
+    if plot is not None:
+        _write_plot(plot, draw(results, plot_by))
     if output == "json":
-        show(
-            {
-                "format_version": FORMAT_VERSION,
-                "trace": legible_name(trace),
-                "jobs": simulated.jobs,
-                "devices": simulated.devices,
-                "costs": structs.asdict(costs),
-                "schedulers": {name: result.json() for name, result in results.items()},
-            }
-        )
+        show(_report(trace, simulated, costs, results))
     else:
         _print(results)
     return 0
+
+
+def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, Result]) -> Json:
+    """As in schemas/simulation.schema.json."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "trace": legible_name(trace),
+        "jobs": simulated.jobs,
+        "devices": simulated.devices,
+        "costs": structs.asdict(costs),
+        "schedulers": {name: result.json() for name, result in results.items()},
+    }
 
 
 def _schedulers(given: str) -> list[str]:
@@ -272,6 +295,33 @@ def _progress(names: Sequence[str], jobs: int) -> Iterator[Callable[[str, int], 
     with bar:
         tasks = {name: bar.add_task(name, total=jobs) for name in names}
         yield lambda scheduler, done: bar.update(tasks[scheduler], completed=done)
+
+
+def _check_plot(path: Path | None, by: By | None) -> None:
+    """Refuse a file that cannot be written, before the simulation takes its time."""
+    if path is None:
+        if by is not None:
+            raise click.UsageError("--plot-by needs --plot FILE.svg")
+        return
+    shown, folder = legible_name(path), path.parent
+    if path.suffix != ".svg":
+        raise click.UsageError(f"--plot {shown}: the image is SVG; name it {shown}.svg")
+    if path.exists() and not path.is_file():
+        raise click.UsageError(f"--plot {shown}: it exists and is not a file; give another name")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "cannot be written to" if folder.is_dir() else "is not a folder"
+        raise click.UsageError(f"--plot {shown}: {legible_name(folder)} {reason}")
+
+
+def _write_plot(path: Path, text: str) -> None:
+    """Write a whole image in place of an earlier one."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        fail(f"--plot {legible_name(path)}: {error.strerror}")
 
 
 def _print(results: dict[str, Result]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.seeding import Table
 
 EVENTS = "tests/simulate/test_events.py"
+PLOT = "tests/simulate/test_plot.py"
 TRACES = "tests/simulate/test_traces.py"
 FOLLOWING = "tests/policy/test_incremental.py"
 
@@ -50,6 +51,17 @@ TABLE: Table = {
                 "math.ceil(len(ordered) * part / 100) - 1",
                 "len(ordered) * part // 100",
             ),
+        },
+    },
+    "simulator/plot.py": {
+        f"{PLOT}::test_a_long_trace_is_averaged_and_loses_no_device_second": {
+            "change-counted-twice": ("since, devices, at = time,", "since, devices, at = left,"),
+        },
+        f"{PLOT}::test_areas_are_one_above_another": {
+            "areas-not-stacked": ("            below = above\n", ""),
+        },
+        f"{PLOT}::test_names_are_text_and_not_markup": {
+            "name-is-markup": ("return escape(text, quote=False)", "return text"),
         },
     },
     "simulator/table.py": {
