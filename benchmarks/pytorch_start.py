@@ -75,7 +75,7 @@ def in_rank(program: Sequence[str], cache: Path) -> Times:
 
 
 def clean() -> dict[str, str]:
-    """The environment without PYTHONPATH: programs must not find tests/torch as torch."""
+    """The environment without PYTHONPATH: programs must not find packages of tests."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 

@@ -52,7 +52,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         command.add_argument("folder", type=Path, metavar="DIR", help="the run's --state")
         if name in ("scale", "resume"):
             count = None if name == "scale" else "?"
-            command.add_argument("processes", type=int, nargs=count, metavar="N")  # type: ignore
+            command.add_argument("processes", type=int, nargs=count, metavar="N")
     run = commands.add_parser("run", help="run a script of DistributedDataParallel")
     run.add_argument("--world", type=int, required=True, help="number of logical workers (ranks)")
     run.add_argument("--processes", type=int, default=1, help="number of processes (default: 1)")

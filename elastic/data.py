@@ -163,7 +163,7 @@ class Part(NamedTuple):
     """The arguments of data processes for one logical worker."""
 
     worker: Worker
-    context: context.Context
+    begins: context.Context
     base: Any  # the loader's iterator
     init: Any  # worker_init_fn
     states: list[context.Generators | None]
@@ -233,7 +233,7 @@ def _serve(number: int, parts: dict[int, Part], tasks: Any, results: Any) -> Non
     serving = {}
     for rank, part in parts.items():
         current.begin(part.worker)
-        context.load(part.context)
+        context.load(part.begins)
         info = private.start_data_worker(part.base, number)
         failure = None
         try:
@@ -242,8 +242,9 @@ def _serve(number: int, parts: dict[int, Part], tasks: Any, results: Any) -> Non
         except Exception:  # noqa: BLE001  (the script's own; it is raised in its worker)
             failure = private.ExceptionWrapper(where=f"in DataLoader worker process {number}")
         fetcher = private.fetcher(part.base)
-        if part.states[number] is not None:
-            context.load_generators(part.states[number])
+        state = part.states[number]
+        if state is not None:
+            context.load_generators(state)
         serving[rank] = [context.save(), info, fetcher, failure]
     parent = os.getppid()
     while os.getppid() == parent:

@@ -127,6 +127,7 @@ class Group(dist.ProcessGroup):
         operation = dist.ReduceOp.SUM if options is None else options.reduceOp
         host = self._worker.host
         if host.alone:
+            assert host.gloo is not None
             return host.gloo.allreduce(tensors, options or dist.AllreduceOptions())
 
         def act(values: dict[int, torch.Tensor]) -> None:

@@ -144,7 +144,7 @@ def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     store = dist.FileStore(str(rendezvous), stage.processes)
     host = Host(stage, index, store)
     _install()
-    builtins.enumerate = Enumerate
+    vars(builtins)["enumerate"] = Enumerate
     files = streams.open_files(script.logs, host.ranks, "a" if stage.continues else "w")
     host.at_exit.append(lambda: streams.flush(files))
     streams.redirect(files)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from . import current
 
 NAMES = ("out", "err")
 
 
-Files = dict[str, dict[int, TextIO]]
+Files = dict[str, dict[int, IO[str]]]
 
 
 class PerWorker:
     """Writes to the stream of the calling thread's worker, elsewhere to the process's own."""
 
-    def __init__(self, own: TextIO, files: dict[int, TextIO]) -> None:
+    def __init__(self, own: IO[str], files: dict[int, IO[str]]) -> None:
         self._own = own
         self._files = files
         self._nothing = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
-    def _stream(self) -> TextIO:
+    def _stream(self) -> IO[str]:
         worker = current.worker()
         if worker is None:
             return self._own
@@ -39,15 +39,16 @@ def paths(folder: Path, rank: int) -> list[Path]:
 
 def open_files(folder: Path, ranks: list[int], mode: str) -> Files:
     """Opens `rank-<r>.out` and `rank-<r>.err`, with mode "w" (as empty files) or "a"."""
-    return {
-        name: {rank: (folder / f"rank-{rank}.{name}").open(mode, buffering=1) for rank in ranks}
-        for name in NAMES
-    }
+
+    def opened(rank: int, name: str) -> IO[str]:
+        return open(folder / f"rank-{rank}.{name}", mode, buffering=1)
+
+    return {name: {rank: opened(rank, name) for rank in ranks} for name in NAMES}
 
 
 def redirect(files: Files) -> None:
-    sys.stdout = PerWorker(sys.stdout, files["out"])  # type: ignore[assignment]
-    sys.stderr = PerWorker(sys.stderr, files["err"])  # type: ignore[assignment]
+    sys.stdout = PerWorker(sys.stdout, files["out"])
+    sys.stderr = PerWorker(sys.stderr, files["err"])
 
 
 def flush(files: Files) -> None:

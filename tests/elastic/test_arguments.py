@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
 
-# Not as a statement: mypy, which has no PyTorch, would follow it.
-run = importlib.import_module("rankfold.elastic.__main__")
+from rankfold.elastic import __main__ as run
 
 
 @pytest.mark.parametrize(

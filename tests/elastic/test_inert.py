@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 
 import pytest
 
+from rankfold import elastic
 from rankfold.paths import REPOSITORY
-
-# Not as a statement: mypy, which has no PyTorch, would follow it.
-elastic = importlib.import_module("rankfold.elastic")
 
 pytestmark = pytest.mark.unit
 

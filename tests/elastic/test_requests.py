@@ -3,7 +3,6 @@ bits stay."""
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +14,11 @@ import pytest
 
 from elastic.conftest import LONG, LONG_FEATURES, Python
 from elastic.test_features import RUN, SCRIPT, WORLD, output
+from rankfold.elastic import __main__ as main
+from rankfold.elastic import requests
 from support.patience import scaled
 
 pytestmark = pytest.mark.torch
-requests = importlib.import_module("rankfold.elastic.requests")
 
 
 @contextmanager
@@ -90,7 +90,6 @@ def test_requests_that_cannot_be_carried_out_are_refused(python: Python, tmp_pat
 
 
 def python_error(folder: Path) -> str:
-    main = importlib.import_module("rankfold.elastic.__main__")
     with pytest.raises(main.Unsuitable) as found:
         main.prepare_folder(folder)
     return str(found.value)

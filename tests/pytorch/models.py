@@ -11,10 +11,9 @@ import os
 import sys
 from collections.abc import Callable
 
-import transformers as t
-
 import torch
 import torch.distributed as dist
+import transformers as t
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -21,7 +21,7 @@ WRITTEN = 5  # the step in which saved.py writes a file
 def saved(pace: Path) -> Guest:
     return Guest(
         "torch-saved",
-        "tests/torch/saved.py",
+        "tests/pytorch/saved.py",
         (str(pace),),
         ranks=2,
         lines=WRITTEN + 2,

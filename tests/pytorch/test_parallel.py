@@ -23,7 +23,7 @@ def transformers(_: Path) -> dict[str, str]:
 
 PARALLEL = Guest(
     "torch-parallel",
-    "tests/torch/parallel.py",
+    "tests/pytorch/parallel.py",
     (),
     ranks=4,
     lines=3,
@@ -33,7 +33,7 @@ PARALLEL = Guest(
 )
 FORMS = Guest(
     "torch-collective-forms",
-    "tests/torch/collective_forms.py",
+    "tests/pytorch/collective_forms.py",
     (),
     ranks=4,
     lines=100,
@@ -43,7 +43,7 @@ FORMS = Guest(
 )
 MODELS = Guest(
     "torch-models",
-    "tests/torch/models.py",
+    "tests/pytorch/models.py",
     ("2",),
     ranks=4,
     lines=3,

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("recurrent.py")
 REMEDY = "torch.backends.cudnn.enabled = False makes PyTorch use its own kernels"
 RECURRENT = Guest(
     "torch-recurrent",
-    "tests/torch/recurrent.py",
+    "tests/pytorch/recurrent.py",
     ("60",),
     ranks=2,
     lines=20,
