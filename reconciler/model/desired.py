@@ -461,6 +461,23 @@ class Job(Struct, frozen=True):
             read=seconds_of,
         ),
     ] = 0
+    time_limit_s: Annotated[
+        Count,
+        Written(
+            "spec.timeLimit",
+            {
+                "type": "string",
+                "pattern": "^[0-9]{1,7}(s|m|h)$(?!\n)",
+                "default": "0s",
+                "description": "How long the job may run on the most devices that it requests, "
+                "such as 30m or 2h, with at most 7 digits; 0s: not limited.",
+            },
+            "how long the job may run on the most devices that it requests, such as `30m` or `2h`, "
+            "with at most 7 digits; `0s`: not limited. See [Time limits](#time-limits)",
+            shown="0s",
+            read=seconds_of,
+        ),
+    ] = 0
     quota: Annotated[
         str,
         Meta(max_length=63),

@@ -4,6 +4,7 @@ the conditions of a job. Plain frozen records."""
 # No `from __future__ import annotations`: each process decodes these classes, and evaluating their
 # annotations here takes half the time.
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -139,6 +140,8 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
+    # Seconds on devices; those with several ranks on a device count for one rank:
+    ran: Seconds = 0.0
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`
     # "tier/cause", or with a quota "tier/cause/quota" → device-seconds:
     usage: Mapping[str, Seconds] = field(default_factory=dict)
@@ -181,6 +184,14 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     file_problems: str = ""  # problems with its files since its last restore
     back_to: str = ""  # the checkpoint that a person wants it to continue from
 
+    def time_left(self, job: Job, now: float) -> float | None:
+        """Seconds until its time limit on devices with one rank each, pauses included; on devices
+        with two ranks, twice as long. None: it has no time limit."""
+        if not job.time_limit_s:
+            return None
+        ranks = -(-job.world_size // job.gpus)  # of each device, at most
+        return job.time_limit_s / ranks - self.ran_so_far(now)
+
     def holds(self) -> frozenset[str]:
         """Devices that serve this job, or may serve it."""
         if self.step not in states.ON_DEVICES:
@@ -198,6 +209,14 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
         time."""
         return self.gpu_seconds + self._since_placed(now)
 
+    def ran_so_far(self, now: float) -> float:
+        """Seconds for which it has run, for one rank of each device: with two ranks on a device, a
+        second counts half. now: fleet time."""
+        if self.placed_since is None or not self.placement:
+            return self.ran
+        ranks = max(Counter(self.placement).values())
+        return self.ran + max(0.0, now - self.placed_since) / ranks
+
     def usage_so_far(self, now: float) -> dict[str, float]:
         """The same by tier, cause and quota, which a ``/`` separates."""
         seconds_of = dict(self.usage)
@@ -210,6 +229,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
         """The fields of the record with the device-seconds so far."""
         return {
             "gpu_seconds": self.used_so_far(now),
+            "ran": self.ran_so_far(now),
             "usage": self.usage_so_far(now),
             "recent": self.recent_so_far(now),
             "recent_at": now,

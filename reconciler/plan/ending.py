@@ -42,7 +42,7 @@ def find_ending(index: Index, job: Job | None, record: Record, now: float) -> En
         index, record, now
     )
     if failed is None or _never_ran(index, record, failed):
-        return failed or _cancelled(job, now)
+        return failed or _cancelled(job, now) or _over_time(job, record, now)
     return or_restart(job, record, failed)
 
 
@@ -114,6 +114,14 @@ def _cancelled(job: Job | None, now: float) -> Ending | None:
     if job is None or job.cancelled:
         return Ending("Failed", "Cancelled", "cancelled by hand", now)
     return None
+
+
+def _over_time(job: Job | None, record: Record, now: float) -> Ending | None:
+    if job is None or (left := record.time_left(job, now)) is None or left > 0:
+        return None
+    limit = f"{count(job.time_limit_s, 'second')} on {count(job.gpus, 'device')}"
+    message = f"it ran for its timeLimit: {limit}; a run that takes longer needs a larger one"
+    return Ending("Failed", "TimeLimit", message, now)
 
 
 def release(

@@ -220,6 +220,8 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "quota": job.quota or None,
         "priority": job.priority,
         "minRuntime": job.min_runtime_s,
+        "timeLimit": job.time_limit_s or None,
+        "timeLeft": _time_left(job, record),
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
@@ -245,6 +247,11 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes_of.get(job.name, ())],
     }
+
+
+def _time_left(job: Job, record: Record) -> float | None:
+    left = record.time_left(job, clock.now())
+    return None if left is None else round(max(0.0, left), 3)
 
 
 def _guaranteed(record: Record) -> Json | None:

@@ -73,6 +73,7 @@ def describe_lines(job: Json) -> list[str]:
         f"devices:      {job['devices']} of {_wanted(job)} wanted",
         f"tier:         {_tier(job)}",
         *([f"quota:        {job['quota']}"] if job["quota"] else []),
+        *_limit_lines(job["timeLimit"], job["timeLeft"]),
         *_queue_lines(job["queue"]),
         *_guaranteed_lines(job["guaranteed"]),
         f"determinism:  {job['determinism']}",
@@ -103,6 +104,12 @@ def _queue_lines(place: Json | None) -> list[str]:
     if place["firstAt"] is not None:
         text += f"; goes first from {time_of_day(place['firstAt'])} on"
     return [f"queue:        {text}"]
+
+
+def _limit_lines(limit: int | None, left: float | None) -> list[str]:
+    if limit is None:
+        return []
+    return [f"time limit:   {limit} s; {left:.1f} s left on devices with one rank each"]
 
 
 def _guaranteed_lines(found: Json | None) -> list[str]:

@@ -9,6 +9,7 @@ TIERS = "tests/reconciler/test_tiers.py"
 USAGE = "tests/reconciler/test_usage.py"
 SPEC = "tests/reconciler/test_spec.py"
 
+LIMITS = "tests/reconciler/test_time_limits.py"
 FIGURES = "tests/reconciler/test_figures.py"
 
 TABLE: Table = {
@@ -23,6 +24,11 @@ TABLE: Table = {
         },
         f"{FIGURES}::test_a_job_that_waits_without_devices_has_been_suspended_as_decided": {
             "never-suspended": ("if (converged or change.cause) and", "if converged and"),
+        },
+    },
+    "reconciler/plan/ending.py": {
+        f"{LIMITS}::test_a_job_ends_after_its_time_limit": {
+            "limit-ignored": (" or _over_time(job, record, now)", ""),
         },
     },
     "reconciler/plan/allocation.py": {
@@ -52,6 +58,18 @@ TABLE: Table = {
         },
     },
     "reconciler/model/recorded.py": {
+        f"{LIMITS}::test_on_fewer_devices_it_may_run_longer": {
+            "folded-time-counts-in-full": (
+                "now - self.placed_since) / ranks",
+                "now - self.placed_since)",
+            ),
+        },
+        f"{LIMITS}::test_the_limit_is_for_the_most_devices_that_it_requests": {
+            "limit-on-a-device-for-each-rank": ("job.time_limit_s / ranks -", "job.time_limit_s -"),
+        },
+        f"{LIMITS}::test_time_without_devices_does_not_count": {
+            "run-time-forgotten": ('"ran": self.ran_so_far(now),', '"ran": 0.0,'),
+        },
         f"{FIGURES}::test_pauses_of_a_job_are_those_of_its_last_moves": {
             "resume-costs-nothing": (' + self.pauses.get("resume", 0.0)', ""),
         },

@@ -21,6 +21,18 @@ from .test_ranges import fleet, job, on, wish
 
 pytestmark = pytest.mark.unit
 
+QUEUE = {"position": 2, "waiting": 3, "since": 0.0, "firstAt": None}
+CONDITION = {"type": "Progressing", "status": "True", "reason": "x", "message": "needs 1"}
+SHOWN = {
+    "name": "a", "phase": "Pending", "suspendedIn": None, "worldSize": 1, "gpus": 1,
+    "gpusMin": None, "devices": 0, "tier": "basic", "quota": None, "priority": 0,
+    "minRuntime": 0, "timeLimit": None, "timeLeft": None, "queue": QUEUE,
+    "guaranteed": None, "determinism": "D1", "command": ["x"], "settings": {},
+    "source": {"file": "", "line": 0, "revision": ""},
+    "gpuSeconds": 0.0, "sharing": None, "guard": None, "overhead": None,
+    "conditions": [CONDITION], "ranks": [], "changes": [], "events": [],
+}  # fmt: skip
+
 
 def test_a_job_that_waits_has_its_place() -> None:
     a, b, c = job("a", 1, 1), job("b", 1, 1, created=1.0), job("c", 1, 1, created=2.0, priority=1)
@@ -33,23 +45,13 @@ def test_a_job_that_waits_has_its_place() -> None:
 
 
 def test_the_place_is_shown() -> None:
-    queue = {"position": 2, "waiting": 3, "since": 0.0, "firstAt": None}
-    condition = {"type": "Progressing", "status": "True", "reason": "x", "message": "needs 1"}
-    shown = {
-        "name": "a", "phase": "Pending", "suspendedIn": None, "worldSize": 1, "gpus": 1,
-        "gpusMin": None, "devices": 0, "tier": "basic", "quota": None, "priority": 0,
-        "minRuntime": 0, "queue": queue, "guaranteed": None, "determinism": "D1",
-        "command": ["x"], "settings": {}, "source": {"file": "", "line": 0, "revision": ""},
-        "gpuSeconds": 0.0, "sharing": None, "guard": None, "overhead": None,
-        "conditions": [condition], "ranks": [], "changes": [], "events": [],
-    }  # fmt: skip
-    assert job_rows({"jobs": [shown]})[0][4] == "2 of 3 in the queue: needs 1"
-    lines = describe_lines(shown)
+    assert job_rows({"jobs": [SHOWN]})[0][4] == "2 of 3 in the queue: needs 1"
+    lines = describe_lines(SHOWN)
     (line,) = (each for each in lines if each.startswith("queue:"))
     assert "place 2 of 3, since " in line and "goes first" not in line
-    lines = describe_lines({**shown, "queue": {**queue, "firstAt": 60.0}})
+    lines = describe_lines({**SHOWN, "queue": {**QUEUE, "firstAt": 60.0}})
     assert any("; goes first from " in each for each in lines)
-    assert not any(each.startswith("queue:") for each in describe_lines({**shown, "queue": None}))
+    assert not any(each.startswith("queue:") for each in describe_lines({**SHOWN, "queue": None}))
 
 
 def test_a_job_whose_budget_is_spent_is_not_moved() -> None:

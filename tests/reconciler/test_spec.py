@@ -173,6 +173,8 @@ WRONG_ADDITIONS = {
     "priority: high": "0.yaml:8: spec.priority: ",
     "minRuntime: 30": "0.yaml:8: spec.minRuntime: ",
     "minRuntime: -1s": '0.yaml:8: spec.minRuntime: "-1s" is invalid. How long the job keeps',
+    "timeLimit: 2": "0.yaml:8: spec.timeLimit: ",
+    "timeLimit: -2h": '0.yaml:8: spec.timeLimit: "-2h" is invalid. How long the job may run',
     "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
     "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is invalid. Time between',
     # not implemented yet: refused by name unless it is the default
@@ -516,6 +518,7 @@ FULL: dict[str, Any] = {
             "tier": "standard",
             "priority": 0,
             "minRuntime": "30s",
+            "timeLimit": "2h",
             "runtime": "proxy",
             "determinism": "D1",
             "suspend": False,
