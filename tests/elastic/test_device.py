@@ -1,0 +1,238 @@
+"""The server of a device of type cpu has a run's processes started, held, released and ended. The
+run here answers requests with what a test says, so neither PyTorch nor a launcher is needed."""
+
+from __future__ import annotations
+
+import argparse
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold import control
+from rankfold.elastic.requests import Request, Requests
+from rankfold.proxy.cpu import Cpu
+from support.leaks import State
+from support.patience import Pauses, scaled
+
+DEVICES = ("local/cpu-0", "local/cpu-1")
+WORLD = 3
+
+
+class Run:
+    """Answers requests, at once or when the test says, and notes those that change it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.phase, self.processes, self.step = "suspended", 0, 0
+        self.requested: list[tuple[str, int | None]] = []
+        self.late: list[Request] = []  # to which the test replies
+        self.delayed: set[str] = set()  # names of requests that go there
+        self._requests = Requests(folder)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ends.is_set():
+            select.select(self._requests.descriptors(), [], [], 0.02)
+            for request in self._requests.received():
+                self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        if request.name == "status":
+            request.reply(phase=self.phase, processes=self.processes, step=self.step, saved=None)
+            return
+        self.requested.append((request.name, request.processes))
+        if request.name in self.delayed:
+            self.late.append(request)
+            return
+        self.phase = {"resume": "running", "hold": "held", "release": "running"}.get(
+            request.name, "suspended"
+        )
+        self.processes = request.processes or self.processes
+        request.reply()
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._requests.close()
+
+
+class Device:
+    def __init__(self, state: State, name: str) -> None:
+        self.name, self.socket = name, str(state.folder / name.replace("/", "."))
+        options = argparse.Namespace(
+            device=name,
+            type="cpu",
+            memory=1 << 20,
+            cc="9.0",
+            speed=1.0,
+            index=0,
+            state=str(state.path),
+            socket=self.socket,
+            unasked=600.0,
+        )
+        self._cpu = Cpu(options)
+        self._thread = threading.Thread(target=self._cpu.run)
+        self._thread.start()
+
+    def __call__(self, operation: str, **fields: Any) -> Any:
+        return control.call(self.socket, operation, timeout=scaled(10.0), **fields)
+
+    def refused(self, operation: str, **fields: Any) -> str:
+        with pytest.raises(control.ControlError) as found:
+            self(operation, **fields)
+        return found.value.code
+
+    def job(self) -> Any:
+        (job,) = self("status")["jobs"]
+        return job
+
+    def reaches(self, state: str, epoch: int = 1) -> None:
+        of_job = {"job": "train", "epoch": epoch}
+        found = self("wait", **of_job, states=[state], within_s=scaled(5.0))
+        assert found["state"] == state
+
+    def close(self) -> None:
+        self("shutdown")
+        self._thread.join()
+
+
+@pytest.fixture
+def run(state: State) -> Iterator[Run]:
+    run = Run(state.path / "jobs/train/elastic-1")
+    yield run
+    run.close()
+
+
+@pytest.fixture
+def devices(state: State, run: Run) -> Iterator[list[Device]]:
+    devices = [Device(state, name) for name in DEVICES]
+    yield devices
+    for each in devices:
+        each.close()
+
+
+def place(devices: list[Device], epoch: int, incarnation: int = 1) -> dict[str, Any]:
+    """Ranks 0 and 1 on the first of these devices, rank 2 on the last."""
+    where = [devices[0], devices[0], devices[-1]]
+    return {
+        "job": "train",
+        "epoch": epoch,
+        "incarnation": incarnation,
+        "determinism": "D1",
+        "world_size": WORLD,
+        "members": [
+            {"rank": rank, "device": each.name, "launcher": f"{each.socket}.launcher"}
+            for rank, each in enumerate(where)
+        ],
+        "devices": [{"device": each.name, "socket": each.socket} for each in devices],
+    }
+
+
+def until(condition: Callable[[], Any]) -> None:
+    pauses = Pauses(0.01, 0.05)
+    for _ in range(int(scaled(500))):
+        if condition():
+            return
+        pauses.sleep()
+    raise AssertionError("never came true")
+
+
+def test_a_run_is_started_held_and_ended_by_its_first_device(
+    devices: list[Device], run: Run
+) -> None:
+    first, second = devices
+    epoch = {"job": "train", "epoch": 1}
+    run.step = 4
+    for each in (second, first):
+        each("place", **place(devices, 1))
+    for each in devices:
+        each.reaches("running")
+    assert run.requested == [("resume", len(devices))]
+    run.step = 9
+    until(lambda: second.job()["ranks"][0]["collectives"] == 9)
+    assert second.job()["ranks"][0]["collectives_here"] == 5
+    assert [rank["rank"] for rank in first.job()["ranks"]] == [0, 1]
+    for each in devices:
+        assert each.refused("save", **epoch) == "no_cut"
+        assert each.refused("detach", **epoch, discard=False) == "no_cut"
+        each("barrier", **epoch, action="request")
+    for each in devices:
+        each.reaches("cut")
+        each("save", **epoch)
+    for each in devices:
+        each("barrier", **epoch, action="withdraw")
+    for each in devices:
+        each.reaches("running")
+    assert run.requested[1:] == [("hold", None), ("release", None)]
+    for each in devices:
+        each("barrier", **epoch, action="request")
+    for each in devices:
+        each.reaches("cut")
+    for each in (second, first):
+        each("detach", **epoch, discard=False)
+        assert each.job()["state"] == "saved"
+    assert run.requested[3:] == [("hold", None), ("suspend", None)]
+    first("place", **place([first], 2))
+    first.reaches("running", 2)
+    assert run.requested[5:] == [("resume", 1)]
+
+
+def test_a_detach_ends_when_the_processes_have_ended(devices: list[Device], run: Run) -> None:
+    device = devices[0]
+    epoch = {"job": "train", "epoch": 1}
+    device("place", **place([device], 1))
+    device.reaches("running")
+    device("barrier", **epoch, action="request")
+    device.reaches("cut")
+    run.delayed = {"suspend"}
+    with control.Client(device.socket, scaled(10.0)) as client:
+        replies: list[Any] = []
+        detach = threading.Thread(
+            target=lambda: replies.append(client.request("detach", **epoch, discard=False))
+        )
+        detach.start()
+        until(lambda: run.late)
+        assert device.job()["state"] == "cut" and not replies
+        run.late.pop().reply()
+        detach.join()
+        assert replies and device.job()["state"] == "saved"
+
+
+def test_processes_that_were_killed_before_the_cut_are_held_again(
+    devices: list[Device], run: Run
+) -> None:
+    device = devices[0]
+    device("place", **place([device], 1))
+    device.reaches("running")
+    run.delayed = {"hold"}
+    device("barrier", job="train", epoch=1, action="request")
+    until(lambda: run.late)
+    run.delayed = set()
+    run.late.pop().reply(error="processes were killed; the run continues from its saved state")
+    device.reaches("cut")
+    assert run.requested[1:] == [("hold", None), ("hold", None)]
+
+
+def test_requests_for_another_epoch_or_incarnation_are_refused(
+    devices: list[Device], run: Run
+) -> None:
+    device, other = devices
+    run.delayed = {"resume"}
+    device("place", **place([device], 3, incarnation=1))
+    device("place", **place([device], 3, incarnation=1))
+    barrier = {"job": "train", "action": "request"}
+    assert device.refused("barrier", **barrier, epoch=3) == "joining"
+    assert device.refused("barrier", **barrier, epoch=2) == "unknown_job"
+    assert device.refused("place", **place([device], 2)) == "epoch"
+    assert device.refused("place", **place([device], 4)) == "busy"
+    assert other.refused("place", **place([device], 3)) == "argument"
+    device("detach", job="train", epoch=3, discard=True)
+    device("place", **place([device], 4, incarnation=2))
+    device("detach", job="train", epoch=4, discard=True)
+    assert device.refused("place", **place([device], 5, incarnation=1)) == "incarnation"
