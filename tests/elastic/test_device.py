@@ -147,7 +147,7 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     devices: list[Device], run: Run
 ) -> None:
     first, second = devices
-    epoch = {"job": "train", "epoch": 1}
+    epoch: dict[str, Any] = {"job": "train", "epoch": 1}
     run.step = 4
     for each in (second, first):
         each("place", **place(devices, 1))
@@ -185,7 +185,7 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
 
 def test_a_detach_ends_when_the_processes_have_ended(devices: list[Device], run: Run) -> None:
     device = devices[0]
-    epoch = {"job": "train", "epoch": 1}
+    epoch: dict[str, Any] = {"job": "train", "epoch": 1}
     device("place", **place([device], 1))
     device.reaches("running")
     device("barrier", **epoch, action="request")
