@@ -161,6 +161,7 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     for each in devices:
         assert each.refused("save", **epoch) == "no_cut"
         assert each.refused("detach", **epoch, discard=False) == "no_cut"
+    for each in devices:
         each("barrier", **epoch, action="request")
     for each in devices:
         each.reaches("cut")
