@@ -27,7 +27,7 @@ from .requests import Refused, Request, Requests
 from .sealing import check, seal
 from .stage import STAY, Stage
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SAVED = re.compile(r"step-(\d+)")
 ATTEMPTS = 3  # from one saved state
 CANCELLED = 128 + signal.SIGTERM  # exit status
@@ -60,6 +60,11 @@ def newest(folder: Path) -> tuple[int, Path] | None:
         if (name := SAVED.fullmatch(path.name))
     ]
     return max(states, default=None)
+
+
+def _name(ranks: list[int]) -> str:
+    """The process with these logical workers, as `ps` and the conditions of a job show it."""
+    return f"ranks-{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank-{ranks[0]}"
 
 
 class Running:
@@ -101,7 +106,9 @@ class Running:
 
     def _begin(self, plan: Plan, index: int, name: str, parent: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(PR_SET_NAME, _name(blocks(plan.world, self.count)[index]).encode())
         for descriptor in self._go.values():
             os.close(descriptor)
         if os.getppid() != parent:

@@ -85,6 +85,7 @@ class Job:
     asking: set[str] = field(default_factory=set)  # requests to the run without a reply
     step: int = 0
     began: int = 0  # the step at which it began here
+    moved_at: float = field(default_factory=time.monotonic)  # when the step last changed
     saved_bytes: int = 0
     cut_at: float | None = None
     released_at: float | None = None
@@ -116,6 +117,7 @@ class Job:
 
     def describe(self) -> Message:
         attached = self.state not in ("joining", "saved")
+        progress = {"at": "host", "quiet_s": time.monotonic() - self.moved_at} if attached else {}
         ranks = [
             {
                 "rank": rank,
@@ -123,6 +125,7 @@ class Job:
                 "resident": attached,
                 "collectives": self.step,
                 "collectives_here": max(0, self.step - self.began),
+                **progress,
             }
             for rank in self.local
         ]
@@ -339,6 +342,8 @@ class Cpu:
         if phase is not None:
             if job.released_at is None:
                 job.began = run["step"] or 0
+            if job.step != (run["step"] or 0) or phase != "running":
+                job.moved_at = time.monotonic()
             job.step = run["step"] or 0
             job.saved_bytes = run.get("bytes", 0)
         if phase == "suspended" and job.leads and job.state == "joining":

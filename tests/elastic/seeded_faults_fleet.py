@@ -22,6 +22,10 @@ TABLE: Table = {
                 'if False:\n            raise ControlError("no_cut", f"job {job.'
                 'placement.job} is not at a cut")\n        return {"saved_bytes"',
             ),
+            "progress-is-not-noticed": (
+                'if job.step != (run["step"] or 0) or phase != "running":',
+                "if False:",
+            ),
             "held-after-a-withdrawal": (
                 'job.ask("release", lambda _reply: self._query(job))',
                 "pass",

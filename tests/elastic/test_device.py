@@ -157,6 +157,13 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     run.step = 9
     until(lambda: second.job()["ranks"][0]["collectives"] == 9)
     assert second.job()["ranks"][0]["collectives_here"] == 5
+
+    def quiet() -> float:
+        return float(second.job()["ranks"][0]["quiet_s"])
+
+    until(lambda: quiet() > 0.1)
+    before, run.step = quiet(), 10
+    until(lambda: quiet() < before)
     assert [rank["rank"] for rank in first.job()["ranks"]] == [0, 1]
     for each in devices:
         assert each.refused("save", **epoch) == "no_cut"

@@ -129,6 +129,28 @@ def test_checkpoints_by_steps_need_no_criu_and_no_privileges(
 
 
 @pytest.mark.slow
+def test_a_stopped_process_is_named_and_continues(job: Job, long: dict[str, str]) -> None:
+    job.apply(2)
+    (rank,) = [each for each in job.now()["ranks"] if each["rank"] == 0]
+    (stopped,) = [pid for pid in leaks.below(rank["pid"]) if name(pid) == "ranks-1-2"]
+    os.kill(stopped, signal.SIGSTOP)
+
+    def reported() -> str:
+        found = [c["message"] for c in job.now()["conditions"] if c["reason"] == "RankStopped"]
+        return found[0] if found else ""
+
+    message = job.rankfold.until(reported)
+    assert f"stopped by a signal: ranks-1-2 (pid {stopped}) of rank 0" in message
+    os.kill(stopped, signal.SIGCONT)
+    assert job.ends() == "Succeeded"
+    assert job.output() == long
+
+
+def name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+@pytest.mark.slow
 def test_a_job_is_cancelled(job: Job) -> None:
     job.apply(2)
     job.rankfold("cancel", "train", "--override")
