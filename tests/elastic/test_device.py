@@ -3,8 +3,9 @@ run here answers requests with what a test says, so neither PyTorch nor a launch
 
 from __future__ import annotations
 
-import argparse
 import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 
 from rankfold import control
 from rankfold.elastic.requests import Request, Requests
-from rankfold.proxy.cpu import Cpu
 from support.leaks import State
 from support.patience import Pauses, scaled
 
@@ -65,20 +65,17 @@ class Run:
 class Device:
     def __init__(self, state: State, name: str) -> None:
         self.name, self.socket = name, str(state.folder / name.replace("/", "."))
-        options = argparse.Namespace(
-            device=name,
-            type="cpu",
-            memory=1 << 20,
-            cc="9.0",
-            speed=1.0,
-            index=0,
-            state=str(state.path),
-            socket=self.socket,
-            unasked=600.0,
-        )
-        self._cpu = Cpu(options)
-        self._thread = threading.Thread(target=self._cpu.run)
-        self._thread.start()
+        options = {"device": name, "type": "cpu", "memory": "1048576", "cc": "9.0"}
+        options |= {"state": str(state.path), "socket": self.socket}
+        words = [word for key, value in options.items() for word in (f"--{key}", value)]
+        self._process = subprocess.Popen([sys.executable, "-m", "rankfold.proxy.cpu", *words])
+
+    def answers(self) -> bool:
+        assert self._process.poll() is None, f"{self.name} has ended"
+        try:
+            return bool(self("hello"))
+        except control.ControlError:
+            return False
 
     def __call__(self, operation: str, **fields: Any) -> Any:
         return control.call(self.socket, operation, timeout=scaled(10.0), **fields)
@@ -99,7 +96,7 @@ class Device:
 
     def close(self) -> None:
         self("shutdown")
-        self._thread.join()
+        self._process.wait(scaled(10.0))
 
 
 @pytest.fixture
@@ -112,6 +109,8 @@ def run(state: State) -> Iterator[Run]:
 @pytest.fixture
 def devices(state: State, run: Run) -> Iterator[list[Device]]:
     devices = [Device(state, name) for name in DEVICES]
+    for each in devices:
+        until(each.answers)
     yield devices
     for each in devices:
         each.close()
