@@ -63,7 +63,7 @@ class Events:
             return Whole(fleet, self._policies[name])
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
-            chosen = _built_in(name, self._rules, shares)
+            chosen = built_in(name, self._rules, shares)
             return Whole(fleet, chosen, self._rules, shares)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
@@ -84,13 +84,14 @@ class Ticks:
         self._policies, self._tick = policies, tick
 
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
-        chosen = self._policies.get(scheduler) or _built_in(scheduler)
+        chosen = self._policies.get(scheduler) or built_in(scheduler)
         return TickSimulation(self._jobs, self._nodes, chosen, self._costs, self._tick).run(
             progress
         )
 
 
-def _built_in(name: str, rules: Rules = RULES, shares: Shares | None = None) -> Decide:
+def built_in(name: str, rules: Rules = RULES, shares: Shares | None = None) -> Decide:
+    """The decisions of a built-in scheduler, with what quotas have used until then."""
     rules = replace(rules, scheduler=name)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:

@@ -36,12 +36,12 @@ class _Known:
 
     def __init__(self, job: Job):
         self.job, self.remaining, self.at = job, job.remaining or 0.0, 0.0
-        self.devices: tuple[int, ...] = ()
-        self.served, self.got_at = 0.0, 0.0
-        self.disturbed: tuple[float, ...] = ()  # when, in the last hour
-        self.waits_since = 0.0  # when it last had to do without devices that it had
+        self.devices = job.own
+        self.served, self.got_at = job.served, job.since
+        self.disturbed = job.disturbed  # when, in the last hour
+        self.waits_since = job.waits_since  # when it last had to do without devices that it had
         self.computes_at = -math.inf  # when the pause of its last change is over
-        self.guaranteed: Guaranteed | None = None
+        self.guaranteed = job.guaranteed
 
     def seen(self, now: float) -> Job:
         devices = self.devices
@@ -94,12 +94,13 @@ def _recent(times: tuple[float, ...], now: float) -> tuple[float, ...]:
 
 
 class Shares:
-    """The device-seconds that the jobs of each quota have had."""
+    """The device-seconds that the jobs of each quota have had. now: seconds, when the rules' uses
+    hold."""
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: Rules, now: float = 0.0):
         self._quotas = {quota.name: quota for quota in rules.quotas}
         self._devices = dict.fromkeys(self._quotas, 0)
-        self._until = 0.0
+        self._until = now
 
     def change(self, job: Job, devices: int, now: float) -> None:
         """A job gets so many devices more from now on."""
@@ -120,7 +121,8 @@ class Shares:
 
 
 class Whole:
-    """Takes time in proportion to jobs and devices at each event. fleet: all devices are free."""
+    """Takes time in proportion to jobs and devices at each event. fleet: all devices are free, also
+    those that jobs have when they arrive; these jobs are in `shares` already."""
 
     def __init__(
         self, fleet: Fleet, decide: Decide, rules: Rules = RULES, shares: Shares | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from rankfold.reconciler import clock, plan
 from rankfold.reconciler.client import Reconciler
@@ -96,10 +98,17 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     now = desired_of(snap.objects)
     overridden = {o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override}
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
+    then = structs.replace(then, jobs=_created(then.jobs, now.jobs, clock.now()))
     changes = revision.differences(now, then, snap.records)
-    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
+    observed = plan.assume_fleet(then, snap.observed)
+    planned = plan.plan(then, snap.records, observed, clock.now())
+    waiting: list[Json] = []
+    if planned.queue:
+        from rankfold.reconciler.report import forecast  # here: it imports the simulator
+
+        waiting = forecast.starts(forecast.outlook(then, snap.records, observed, clock.now()))
     data = differences.plan_json(
-        changes, planned, reader.directory_revision(loaded).id, snap.records
+        changes, planned, reader.directory_revision(loaded).id, snap.records, waiting
     )
     if output == "json":
         show(data)
@@ -107,6 +116,14 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
         for line in differences.plan_lines(data, output == "markdown"):
             emit(line)
     return EXIT_CHANGES if detailed_exitcode and changes else 0
+
+
+def _created(jobs: Mapping[str, Job], known: Mapping[str, Job], now: float) -> dict[str, Job]:
+    """Jobs; those that are new would be created now, after all that wait."""
+    return {
+        name: job if name in known else structs.replace(job, created=now)
+        for name, job in jobs.items()
+    }
 
 
 @click.command()

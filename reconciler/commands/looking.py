@@ -93,6 +93,11 @@ def describe(state: Path, name: str, output: str) -> int:
         reconciler = reconciler_of(snap)
         actions = journal.actions(name)
         job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
+    if job["queue"] is not None:
+        from rankfold.reconciler.report import forecast  # here: it imports the simulator
+
+        found = forecast.outlook(snap.desired, snap.records, snap.observed, clock.now())
+        job["queue"] |= forecast.expected_start(found, name)
     warn_of_reconciler(reconciler)
     if output == "json":
         show(job)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import click
+from click.core import ParameterSource
 from msgspec import structs
 
 from rankfold.legible import name as legible_name
@@ -18,6 +19,7 @@ from rankfold.plugins import DECISION_S, Plugin, installed
 from rankfold.plural import count
 from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
 from rankfold.reconciler.commands.common import EXIT_INVALID, fail, output_option, show
+from rankfold.reconciler.commands.forecasting import show_effects
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.model.values import Json
@@ -31,7 +33,7 @@ from rankfold.simulator.formats import FORMATS, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
-from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Ticks, Trace
+from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Policies, Ticks, Trace
 from rankfold.simulator.table import BadTrace
 from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
@@ -44,7 +46,19 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
 
 
 @click.command("simulate")
-@click.argument("trace", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument(
+    "trace", required=False, type=click.Path(path_type=Path, dir_okay=False, exists=True)
+)
+@click.option(
+    "-f",
+    "--file",
+    "place",
+    type=click.Path(path_type=Path),
+    help="Jobs, file or folder; instead of TRACE, with --from-state.",
+)
+@click.option(
+    "--from-state", is_flag=True, help="Add the jobs of -f to the fleet of this state directory."
+)
 @click.option("--fleet", type=click.Path(path_type=Path), help="Directory of its pools.")
 @click.option("--nodes", type=click.IntRange(1, 100_000), help="Instead of --fleet.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="With --nodes.")
@@ -77,8 +91,12 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
     help="What has an area of its own; default: the jobs if there are few, else the tiers.",
 )
 @output_option()
+@click.pass_context
 def simulate(
-    trace: Path,
+    context: click.Context,
+    trace: Path | None,
+    place: Path | None,
+    from_state: bool,
     fleet: Path | None,
     nodes: int | None,
     gpus_per_node: int | None,
@@ -99,7 +117,14 @@ def simulate(
     CSV file, compressed with gzip or not; docs/simulate.md describes it. Several schedulers are
     separated by commas; a policy of an installed package is one, too. Exit code 65 and one line
     for each fault, as file:line:column: name: reason, if a file is refused.
+
+    With `-f FILE --from-state`: print which devices new jobs would get now, when those that wait
+    would start, and whom they disturb. Changes nothing.
     """
+    if from_state or place is not None:
+        return _from_state(context, place)
+    if trace is None:
+        raise click.UsageError("give a TRACE, or -f FILE --from-state")
     names = _schedulers(scheduler)
     _check_plot(plot, plot_by)
     costs = _costs(costs_file) if costs_file else Costs()
@@ -111,18 +136,11 @@ def simulate(
         }
         policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
         try:
-            simulated: Trace
-            if (form or form_of(trace)) == POLLUX:
-                if growth_delay is not None:
-                    raise click.UsageError("--growth-delay is not for traces of format pollux")
-                nodes_ = _nodes(fleet, nodes, gpus_per_node)
-                jobs = read_workload(trace, _folder(applications), nodes_.devices)
-                simulated = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
-            else:
+            make = partial(_pollux, applications, tick)
+            if (form or form_of(trace)) != POLLUX:
                 _refuse(applications=applications, tick=tick)
-                kinds, rules = _kinds(fleet, nodes, gpus_per_node)
-                rules = structs.replace(rules, growth_delay=growth_delay or 0.0)
-                simulated = Events(read(trace, kinds, form), kinds, costs, policies, rules)
+                make = partial(_jobs, form)
+            simulated = make(trace, fleet, nodes, gpus_per_node, costs, policies, growth_delay)
             with _progress(names, simulated.jobs) as progress:
                 results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
@@ -144,6 +162,39 @@ def simulate(
     return 0
 
 
+def _pollux(
+    applications: Path | None,
+    tick: float | None,
+    trace: Path,
+    fleet: Path | None,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    costs: Costs,
+    policies: Policies,
+    growth_delay: float | None,
+) -> Trace:
+    if growth_delay is not None:
+        raise click.UsageError("--growth-delay is not for traces of format pollux")
+    there = _nodes(fleet, nodes, gpus_per_node)
+    jobs = read_workload(trace, _folder(applications), there.devices)
+    return Ticks(jobs, there, costs, policies, tick or TICK_S)
+
+
+def _jobs(
+    form: str | None,
+    trace: Path,
+    fleet: Path | None,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    costs: Costs,
+    policies: Policies,
+    growth_delay: float | None,
+) -> Trace:
+    kinds, rules = _kinds(fleet, nodes, gpus_per_node)
+    rules = structs.replace(rules, growth_delay=growth_delay or 0.0)
+    return Events(read(trace, kinds, form), kinds, costs, policies, rules)
+
+
 def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, Result]) -> Json:
     """As in schemas/simulation.schema.json."""
     return {
@@ -154,6 +205,21 @@ def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, R
         "costs": structs.asdict(costs),
         "schedulers": {name: result.json() for name, result in results.items()},
     }
+
+
+def _from_state(context: click.Context, place: Path | None) -> int:
+    """Add jobs to the present fleet."""
+    if place is None or not context.params["from_state"]:
+        raise click.UsageError("-f FILE and --from-state need each other")
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if given and name not in ("place", "from_state", "output"):
+            shown = max(option.opts, key=len) if name != "trace" else "TRACE"
+            raise click.UsageError(
+                f"{shown} is not for --from-state, which uses the fleet as it is"
+            )
+    return show_effects(context.obj, place, context.params["output"])
 
 
 def _schedulers(given: str) -> list[str]:

@@ -36,6 +36,7 @@ class Allocation:
     guaranteed: changes of `Record.guaranteed`.
     queue: the place of each job that waits without devices, 1 for the first.
     unguaranteed: jobs to which the fraction of their tier is not guaranteed.
+    fleet, jobs, rules: the input of the policy.
     """
 
     def __init__(self, index: Index, now: float):
@@ -51,11 +52,11 @@ class Allocation:
         self.unguaranteed: set[str] = set()
         self.queue: dict[str, int] = {}
         self._bad = [self._bad_of(group) for group in self.groups.all]
-        fleet = policy.Fleet(
+        self.fleet = fleet = policy.Fleet(
             tuple(
                 policy.Group(
                     self._free_of(group),
-                    self._most_to_come(group),
+                    len(self._to_come(group)),
                     len(bad),
                     tuple(group.positions),
                 )
@@ -63,11 +64,11 @@ class Allocation:
             ),
             index.observed.host_memory,
         )
-        self._rules = rules = rules_of(
+        self.rules = rules = rules_of(
             index.desired, RANKS_ON_A_DEVICE, self._used(now) if index.desired.quotas else {}
         )
         self._now = now
-        jobs = self._jobs()
+        self.jobs = jobs = self._jobs()
         decisions = decide(fleet, jobs, rules, now)
         for name, decision in decisions.items():
             self._carry_out(index.desired.jobs[name], index.records[name], decision)
@@ -90,7 +91,7 @@ class Allocation:
             if decision is None:  # it ends
                 continue
             if decision.admitted and job.guaranteed is None:
-                self.guaranteed[job.name] = admit(job, self._rules, self._now)
+                self.guaranteed[job.name] = admit(job, self.rules, self._now)
             elif not decision.admitted and had is not None:
                 self.guaranteed[job.name] = None
             if decision.admitted is False and job.wants == "devices":
@@ -193,17 +194,27 @@ class Allocation:
             if self.index.is_as_described(names[position]) and self.index.is_free(names[position])
         )
 
-    def _most_to_come(self, group: Group) -> int:
-        """How many devices of a group a job could have if all other jobs left. Devices that do not
-        answer, do not start, or are held by a job to which no request can be sent stay away until a
-        person acts."""
-        return sum(
-            1
-            for name in (self.index.names[position] for position in group.positions)
-            if name not in self._unreachable
-            and name not in self.index.observed.failing
-            and not self.index.hangs(name)
+    def fleet_to_come(self) -> policy.Fleet:
+        """The fleet if all devices were free that come without a person's help. Host memory is not
+        limited."""
+        groups = tuple(
+            replace(known, free=tuple(self._to_come(group)))
+            for known, group in zip(self.fleet.groups, self.groups.all, strict=True)
         )
+        return replace(self.fleet, groups=groups, host_memory=1 << 62)
+
+    def _to_come(self, group: Group) -> list[int]:
+        """Positions of the devices of a group that a job could have if all other jobs left. Devices
+        that do not answer, do not start, or are held by a job to which no request can be sent stay
+        away until a person acts."""
+        names = self.index.names
+        return [
+            position
+            for position in group.positions
+            if names[position] not in self._unreachable
+            and names[position] not in self.index.observed.failing
+            and not self.index.hangs(names[position])
+        ]
 
     def _bad_of(self, group: Group) -> list[str]:
         """Bad devices of a group that no job holds. A bad device that a job still holds is not

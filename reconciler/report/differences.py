@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,8 +24,9 @@ def plan_json(
     planned: plan.Plan,
     revision: str,
     records: Mapping[str, Record] = MappingProxyType({}),
+    waiting: Sequence[Json] = (),
 ) -> Json:
-    """records: of the jobs as they are now."""
+    """records: of the jobs as they are now. waiting: see forecast.starts."""
     shown = {
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
@@ -54,7 +55,15 @@ def plan_json(
             if name in records and planned.causes.get(name) in DISTURBING
             if records[name].holds()
         ],
+        "waiting": [
+            {"job": each["job"], "start": each["start"], "message": _waits(each)}
+            for each in waiting
+        ],
     }
+
+
+def _waits(each: Json) -> str:
+    return f"waits: {each['reason']}; start: {each['words']}"
 
 
 def _disturbance(record: Record, target: tuple[str, ...], planned: plan.Plan) -> Json:
@@ -101,6 +110,10 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         rests = "" if each["to"] else ", and waits until devices are idle"
         devices = f"{each['from']} → {count(each['to'], 'device')}"
         lines.append(f"{sign}Job/{each['job']}: {devices} ({each['reason']}){seconds}{rests}")
+    lines += [
+        f"{'- ' if markdown else '! '}Job/{each['job']} {each['message']}"
+        for each in data["waiting"]
+    ]
     if not data["changes"]:
         lines.insert(0, "Nothing to change.")
     disturbed = sum(1 for each in data["changes"] if each["disturbs"])

@@ -18,6 +18,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import (
     Change,
@@ -58,6 +59,7 @@ class Snapshot(Struct, frozen=True, dict=True):
     reconciler: liveness.Liveness = liveness.NONE
     idle: frozenset[str] = frozenset()  # replicas that their service does not need now
     max_wait_s: float = 0.0  # of the Policy
+    desired: Desired = Desired()  # by files and by hand
     trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
 
     @functools.cached_property
@@ -131,6 +133,7 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
             layout,
             idle=idle,
             max_wait_s=wait,
+            desired=desired,
         )
     finally:
         store.close()

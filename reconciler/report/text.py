@@ -103,7 +103,10 @@ def _queue_lines(place: Json | None) -> list[str]:
     text = f"place {place['position']} of {place['waiting']}, since {time_of_day(place['since'])}"
     if place["firstAt"] is not None:
         text += f"; goes first from {time_of_day(place['firstAt'])} on"
-    return [f"queue:        {text}"]
+    lines = [f"queue:        {text}"]
+    if words := place.get("expected"):
+        lines.append(f"start:        {words}")
+    return lines
 
 
 def _limit_lines(limit: int | None, left: float | None) -> list[str]:

@@ -148,12 +148,14 @@ def load_dir(
     files_at: Callable[[Path], list[Path]] | None = None,
     read: Callable[[Path, Path], trees.Found] = trees.read,
     parsed: ParseCache | None = None,
+    quotas: Mapping[str, QuotaRule] | None = None,
 ) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
     files_at: returns the files of a place, if they are known without a search.
     read: reads a file at or below a place.
     parsed: cache of what was parsed there before.
+    quotas: those that exist if no file has a Policy with quotas.
     """
     files_read: list[trees.Found] = []
     faults: list[Fault] = []
@@ -171,7 +173,7 @@ def load_dir(
         if not files:
             problem = "holds no *.yaml file" if place.exists() else "does not exist"
             faults.append(Fault(legible.name(place), 1, "-", problem))
-    return load_found(files_read, faults, parsed=parsed)
+    return load_found(files_read, faults, parsed=parsed, quotas=quotas)
 
 
 def yaml_files(place: Path) -> list[Path]:
@@ -199,12 +201,14 @@ def load_found(
     faults: Iterable[Fault] = (),
     workdir: str | None = None,
     parsed: ParseCache | None = None,
+    quotas: Mapping[str, QuotaRule] | None = None,
 ) -> Loaded:
     """Check and normalise the files of a directory or a commit.
 
     faults: faults found before.
     workdir: for jobs that give none; default: their file's folder.
     parsed: cache of what was parsed of that source before.
+    quotas: those that exist if no file has a Policy with quotas.
     """
     texts: dict[str, str] = {}
     workdirs: dict[str, str | Place] = {}
@@ -216,7 +220,7 @@ def load_found(
             texts[name] = _decoded(each)
         except InvalidInput as error:
             found_faults += error.faults
-    loaded = load_texts(texts, workdirs, workdir, parsed)
+    loaded = load_texts(texts, workdirs, workdir, parsed, quotas)
     loaded.faults = sorted({*found_faults, *loaded.faults})
     for name, file in loaded.files.items():
         each = by_name[name]
@@ -252,12 +256,14 @@ def load_texts(
     workdirs: Mapping[str, str | Place],
     workdir: str | None = None,
     parsed: ParseCache | None = None,
+    quotas: Mapping[str, QuotaRule] | None = None,
 ) -> Loaded:
     """Check and normalise texts.
 
     workdirs: the base of relative workdirs in each file; a file without an entry (bare or remote
         repository) needs absolute ones.
     workdir: for jobs that give none.
+    quotas: those that exist if no text has a Policy with quotas.
     """
     reader, parsed = _Reader(workdirs, workdir), parsed or ParseCache()
     files: dict[str, File] = {}
@@ -270,7 +276,7 @@ def load_texts(
             files[file] = replace(files[file], documents=len(documents))
             reader.read_file(file, documents, problems)
     parsed.keep_used()
-    reader.check_fleet()
+    reader.check_fleet(quotas or {})
     return Loaded(
         Desired(
             reader.pools,
@@ -628,11 +634,11 @@ class _Reader:
         self._fits(file, doc, path, resolved, PATH_BYTES_MAX)
         return resolved
 
-    def check_fleet(self) -> None:
+    def check_fleet(self, quotas: Mapping[str, QuotaRule]) -> None:
         """Refuse jobs that request more devices than all pools in these files have, used or not,
         and quotas that have more; and jobs of quotas that do not exist, or that are too small."""
         if not self.broken_policy:
-            self._check_jobs_of_quotas()
+            self._check_jobs_of_quotas(self.quotas or quotas)
         if not self.pools or self.broken_pool:
             return
         self._check_quotas()
@@ -652,14 +658,14 @@ class _Reader:
                     reason = f"requests {count(number, 'device')}; the pools have {most} of {kind}"
                     self.fault(origin.file, doc, path, reason)
 
-    def _check_jobs_of_quotas(self) -> None:
+    def _check_jobs_of_quotas(self, quotas: Mapping[str, QuotaRule]) -> None:
         for job in self.jobs.values():
             if not job.quota:
                 continue
             origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
-            rule = (self.quotas or {}).get(job.quota)
+            rule = quotas.get(job.quota)
             if rule is None:
-                known = f"the Policy has {', '.join(sorted(self.quotas))}" if self.quotas else ""
+                known = f"the Policy has {', '.join(sorted(quotas))}" if quotas else ""
                 reason = f"there is no quota {job.quota!r}; {known or 'no Policy has quotas'}"
                 self.fault(origin.file, doc, ("spec", "quota"), reason)
             elif rule.borrow is not None and job.least > rule.devices + rule.borrow:

@@ -10,9 +10,26 @@ USAGE = "tests/reconciler/test_usage.py"
 SPEC = "tests/reconciler/test_spec.py"
 
 LIMITS = "tests/reconciler/test_time_limits.py"
+FORECAST = "tests/reconciler/test_forecast.py"
 FIGURES = "tests/reconciler/test_figures.py"
 
 TABLE: Table = {
+    "reconciler/report/forecast.py": {
+        f"{FORECAST}::test_a_job_on_an_unresponsive_device_is_not_expected_to_end": {
+            "unresponsive-job-ends": ('if job.wants != "nothing"  #', "if True  #"),
+        },
+        f"{FORECAST}::test_a_job_that_lacks_host_memory_is_not_expected_to_start": {
+            "memory-ignored": ('NEED_MORE = ("HostMemory", "TooManyRanks")', "NEED_MORE = ()"),
+        },
+        f"{FORECAST}::test_new_jobs_disturb_and_delay_others": {
+            "delay-not-shown": ('each["start"] != each["startWithout"]', "False"),
+        },
+    },
+    "reconciler/commands/desired.py": {
+        f"{FORECAST}::test_new_jobs_are_tried_with_and_without_a_reconciler": {
+            "new-job-is-the-oldest": ("structs.replace(job, created=now)", "job"),
+        },
+    },
     "reconciler/observe/changes.py": {
         f"{FIGURES}::test_a_decision_of_the_policy_is_a_change_until_another_one_is_followed": {
             "persons-change-is-superseded": ("(not last.cause or last", "(last"),

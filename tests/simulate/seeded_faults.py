@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.seeding import Table
 
 EVENTS = "tests/simulate/test_events.py"
+FORECAST = "tests/simulate/test_forecast.py"
 PLOT = "tests/simulate/test_plot.py"
 TRACES = "tests/simulate/test_traces.py"
 FOLLOWING = "tests/policy/test_incremental.py"
@@ -51,6 +52,31 @@ TABLE: Table = {
                 "math.ceil(len(ordered) * part / 100) - 1",
                 "len(ordered) * part // 100",
             ),
+        },
+    },
+    "simulator/forecast.py": {
+        f"{FORECAST}::test_a_job_that_is_suspended_later_continues_with_what_it_has_left": {
+            "begins-anew": (
+                "            self.left = max(0.0, self.left - ",
+                "            max(0.0, self.left - ",
+            ),
+        },
+        f"{FORECAST}::test_a_job_whose_end_is_not_known_frees_no_device": {
+            "unknown-ends-at-once": (
+                "if self.left is None or not self.devices:",
+                "if not self.devices:",
+            ),
+        },
+        f"{FORECAST}::test_a_job_takes_longer_where_devices_have_several_ranks": {
+            "folding-costs-nothing": ("max(0.0, self.left) * self._ranks()", "max(0.0, self.left)"),
+        },
+        f"{FORECAST}::test_devices_in_use_count_for_their_quota_from_now_on": {
+            "use-of-quotas-forgotten": ("shares.change(job, len(job.own), now)", "pass"),
+        },
+    },
+    "simulator/whole.py": {
+        f"{FORECAST}::test_a_suspended_job_continues_with_what_it_had_left": {
+            "devices-forgotten": ("self.devices = job.own", "self.devices = ()"),
         },
     },
     "simulator/plot.py": {
