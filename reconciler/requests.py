@@ -265,6 +265,7 @@ class Requests:
                 "races": list(record.races),
                 "rank": record.ending.rank if record.ending else None,
                 "restarts": record.restarts,
+                "restart_cost": record.restart_cost,
                 "answer": structs.asdict(record.answer) if record.answer else None,
                 "saving": [t for t in (record.requested, record.save and record.save.token) if t],
                 "again": self._why_retried(record),

@@ -233,7 +233,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
     several = job.world_size > 1
     follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
     interrupted, stalled, since = 0, False, time.monotonic()
-    waits, outage = Waits(), ""
+    waits, outage, restarts = Waits(), "", 0
     races: list[str] = []
     while True:
         try:
@@ -246,6 +246,9 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             for race in now["races"][len(races) :]:
                 say(f"rankfold: race: {race}")
             races = now["races"]
+            if now["restarts"] > restarts:
+                say(f"rankfold: {now.get('restart_cost') or 'restarted'}")
+                restarts = now["restarts"]
             if now["phase"]:
                 follower.finish()
                 return EXIT_ERROR if stalled else run_status(now, interrupted)

@@ -185,14 +185,19 @@ def test_a_run_prints_nothing_of_an_earlier_one_of_its_name(rankfold: Rankfold) 
         assert (sorted(run.stdout.splitlines()), sorted(run.stderr.splitlines())) == (each, each)
 
 
-def test_a_run_prints_all_of_a_job_that_begins_anew(rankfold: Rankfold, state: State) -> None:
+def test_a_run_prints_all_of_a_job_that_begins_anew_and_why_it_does(rankfold: Rankfold, state: State) -> None:
     flag = state.folder / "been here"
     program = (
         f'if [ -e "{flag}" ]; then echo second, one; echo second, two; exit 0; fi; '
         f'touch "{flag}"; echo first; sleep 0.5; kill -9 $$'
     )
-    run = rankfold("run", "--world-size", "1", "--max-restarts", "1", "--", "sh", "-c", program)
-    assert run == "first\nsecond, one\nsecond, two\n"
+    command = ("run", "--world-size", "1", "--max-restarts", "1", "--", "sh", "-c", program)
+    done = rankfold.run(*command)
+    assert (done.returncode, done.stdout) == (0, "first\nsecond, one\nsecond, two\n")
+    assert done.stderr == (
+        "rankfold: rank 0 was killed by SIGKILL: restarted from the beginning, since there is no "
+        "checkpoint yet\n"
+    )
 
 
 def test_each_run_has_its_own_name_and_environment(rankfold: Rankfold) -> None:
