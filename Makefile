@@ -160,13 +160,13 @@ else
 	$(PYTHON) -m pytest -m torch $(if $(CI),-k "$(TORCH_IN_CI)") $(TORCH_TESTS)
 endif
 
-# What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
+# What WORD draws, the commit if it is not given: some three minutes of tests, in half of that on two
 # cores; so no part of them rots unseen.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-slice: native cuda criu ## run some of the slow tests, others for each commit
 	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs and not torch" --slice "$(WORD)" \
-		--slice-seconds 150 $(TESTS)
+		--slice-seconds 100 $(TESTS)
 
 # BENCH_ARGS=--quick only shows that it works. Writes build/bench/NAME.json, see docs/benchmarks.md.
 .PHONY: bench-dispatch
