@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import requests
+from . import determinism, requests
 
 ATTEND_AGAIN_S = 0.05
 STATES = "states"  # the folder, in that of --state, with saved state
@@ -82,6 +82,13 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         "--suspended",
         action="store_true",
         help="wait for `resume` without processes, then continue from saved state, if there is any",
+    )
+    run.add_argument(
+        "--determinism",
+        choices=determinism.LEVELS,
+        default="D1",
+        help="the same bits in as many processes (D0), in any number (default: D1), and also on "
+        "any type of CPU (D2)",
     )
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -197,10 +204,22 @@ def _run(options: argparse.Namespace) -> int:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
+        if options.determinism == "D2":
+            determinism.pin()
         import torch
+
+        if options.determinism == "D2":
+            determinism.check(torch.backends.cpu.get_cpu_capability())
     except ImportError as missing:
         print(f"the elastic runtime needs PyTorch: {missing}", file=sys.stderr)
         return 2
+    except determinism.NotPinned as reason:
+        print(f"--determinism D2 cannot be: {reason}", file=sys.stderr)
+        return 2
+    return _run_with_torch(options, torch.__version__)
+
+
+def _run_with_torch(options: argparse.Namespace, version: str) -> int:
     from . import private
     from .process import Script
     from .run import Parent, Plan
@@ -208,12 +227,13 @@ def _run(options: argparse.Namespace) -> int:
     from .selftest import sums_are_equal
 
     try:
-        private.check_version(torch.__version__)
+        private.check_version(version)
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
         return 2
     counts = [count for _, count in options.counts]
-    if min(counts) < options.world and not sums_are_equal(options.world):
+    ordered = options.determinism != "D0" and min(counts) < options.world
+    if ordered and not sums_are_equal(options.world):
         print("this build of gloo adds in another order than the elastic runtime", file=sys.stderr)
         return 2
     private.import_all()
@@ -222,7 +242,13 @@ def _run(options: argparse.Namespace) -> int:
     states = (options.state / STATES).resolve()
     states.mkdir(exist_ok=True)
     plan = Plan(
-        options.world, options.counts, options.checkpoint_every, states, script, options.suspended
+        options.world,
+        options.counts,
+        options.checkpoint_every,
+        states,
+        script,
+        options.suspended,
+        options.determinism != "D0",
     )
     try:
         return Parent(plan, requests.Requests(options.state.resolve())).run()

@@ -84,7 +84,15 @@ class Host:
 
     def added(self, mine: dict[int, torch.Tensor]) -> torch.Tensor:
         """The sum of the flat tensors of all ranks, given those of this process."""
-        return ring_sum(mine, self.blocks, self.index, self._link)
+        if self.stage.keeps_bits:
+            return ring_sum(mine, self.blocks, self.index, self._link)
+        first, *others = mine.values()
+        total = first.clone()
+        for each in others:
+            total.add_(each)
+        if self.gloo is not None:
+            self.gloo.allreduce([total]).wait()
+        return total
 
     def gathered(self, mine: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         """The flat tensors of all ranks, given those of this process."""

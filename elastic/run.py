@@ -35,7 +35,8 @@ CANCELLED = 128 + signal.SIGTERM  # exit status
 
 class Plan(NamedTuple):
     """The arguments of a run. `counts`: from which step on how many processes; the first from 0.
-    `suspended`: it begins without processes, and waits until it is resumed."""
+    `suspended`: it begins without processes, and waits until it is resumed. `keeps_bits`: the bits
+    do not depend on the number of processes (D1)."""
 
     world: int
     counts: tuple[tuple[int, int], ...]
@@ -43,6 +44,7 @@ class Plan(NamedTuple):
     folder: Path
     script: Script
     suspended: bool = False
+    keeps_bits: bool = True
 
     def processes(self, step: int) -> int:
         return [count for start, count in self.counts if start <= step][-1]
@@ -86,7 +88,16 @@ class Running:
         self.cut = Cut(end)
         go = {each: read for each, (read, _) in pipes.items()}
         self.stage = Stage(
-            plan.world, count, plan.folder, end, self.cut, plan.every, report, go, continues
+            plan.world,
+            count,
+            plan.folder,
+            end,
+            self.cut,
+            plan.every,
+            report,
+            go,
+            continues,
+            plan.keeps_bits,
         )
         self.text = b""  # of a report that is not complete
         self.waiting = 0  # processes that wait for the saved state

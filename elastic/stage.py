@@ -21,7 +21,8 @@ class Stage(NamedTuple):
     stage. Steps are counted from 0 over the whole run. `end` is the step at which the plan ends it.
     `go` is a file descriptor per process, on which the parent's words arrive: the folder with the
     state, if the process `continues`; at the end, whether to stay. `report` is one on which the
-    processes report."""
+    processes report. `keeps_bits`: sums have the order, and reducers the buckets, that they would
+    have in any number of processes."""
 
     world: int
     processes: int
@@ -32,6 +33,7 @@ class Stage(NamedTuple):
     report: int
     go: Mapping[int, int]
     continues: bool
+    keeps_bits: bool = True
 
     def saves(self, step: int, marks: Marks, saved: int) -> bool:
         """Whether a worker that has saved at step `saved` last saves before this step."""

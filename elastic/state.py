@@ -103,7 +103,7 @@ def save_shared(worker: Worker, folder: Path) -> None:
                 "parameters": {n: p.detach() for n, p in wrapped.module.named_parameters()},
                 "optimizer": {places[p]: state for p, state in optimizer.state.items()},
                 "settings": wrapped.settings(),
-                "buckets": wrapped.buckets,
+                "buckets": wrapped.buckets if worker.host.stage.keeps_bits else None,
             }
         )
     torch.save(models, folder / "shared.pt")

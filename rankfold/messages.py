@@ -289,7 +289,7 @@ class Place(OfJob, frozen=True, tag="place"):
     `check_order`: which accesses that the program does not order are reported.
     """
 
-    determinism: Literal["D0", "D1"]
+    determinism: Literal["D0", "D1", "D2"]
     world_size: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     members: Annotated[list[Member], Meta(min_length=1, max_length=RANKS_MAX)]
     devices: Annotated[list[Peered], Meta(min_length=1, max_length=DEVICES_MAX)]

@@ -276,18 +276,17 @@ class Job(Struct, frozen=True):
     ] = "proxy"
     determinism: Annotated[
         str,
-        Meta(pattern=r"^D[01]\Z"),
+        Meta(pattern=r"^D[012]\Z"),
         Written(
             "spec.determinism",
             {
                 "enum": ["D0", "D1", "D2"],
                 "default": "D1",
-                "x-notImplementedValues": ["D2"],
                 "description": "D0: same devices, same bits. D1: any number of devices, same bits. "
-                "D2: any kind of device. Fixed at the first start.",
+                "D2: any kind of device, for runtime elastic. Fixed at the first start.",
             },
-            "`D0`: same devices, same bits. `D1`: any number of devices, same bits. `D2`: *not "
-            "implemented*",
+            "`D0`: same devices, same bits. `D1`: any number of devices, same bits. `D2`, for "
+            "runtime elastic: also [any type of CPU](elastic.md#determinism)",
             shown="D1",
             fixed=True,
         ),

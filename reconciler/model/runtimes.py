@@ -44,7 +44,7 @@ def no_saves(job: Job, no_processes: str) -> str:
 
 
 def faults(
-    runtime: str, command: Sequence[str], device_types: Sequence[str]
+    runtime: str, command: Sequence[str], device_types: Sequence[str], determinism: str
 ) -> list[tuple[str, str]]:
     """(field, reason) for each fault of a job's description."""
     found = []
@@ -54,6 +54,8 @@ def faults(
     if runtime == ELASTIC and not _is_script(command):
         reason = "runtime elastic needs [python, SCRIPT.py, ARGUMENT…]"
         found.append(("command", reason))
+    if runtime != ELASTIC and determinism == "D2":
+        found.append(("determinism", "D2 needs runtime elastic; use D0 or D1"))
     return found
 
 
@@ -70,7 +72,7 @@ def of_launcher(job: Job, rank: int, incarnation: int, folder: str, packages: st
     state = f"{folder}/elastic-{incarnation}"  # as in proxy/cpu.py
     python, script, *arguments = job.command
     run = ["run", "--world", str(job.world_size), "--suspended", "--state", state]
-    run += ["--logs", f"{folder}/logs", script, *arguments]
+    run += ["--determinism", job.determinism, "--logs", f"{folder}/logs", script, *arguments]
     command = run if rank == 0 else ["attend", state]
     return {
         "command": [python, "-c", RUN.format(path=packages), *command],

@@ -83,13 +83,10 @@ def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]
 
 
 def not_built(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
-    """Fields and values that are not implemented yet; a field may have its default value."""
+    """Fields that are not implemented yet; a field may have its default value."""
     for path, rule, given in walk(schema, value):
         default = default_of(path, rule, value)
-        if isinstance(given, str) and given in rule.get("x-notImplementedValues", ()):
-            built = [each for each in rule["enum"] if each not in rule["x-notImplementedValues"]]
-            yield path, f"{given} is not implemented yet; use {' or '.join(built)}"
-        elif rule.get("x-notImplemented") and given != default:
+        if rule.get("x-notImplemented") and given != default:
             only = "" if default is None else f"; only its default {json.dumps(default)} is"
             yield path, f"is not implemented yet{only}; leave it out"
 

@@ -513,7 +513,9 @@ class _Reader:
             self._range(file, doc, given)
         self._program(file, doc)
         types = spec.get("deviceTypes", ())
-        for where, problem in runtimes.faults(given["runtime"], spec["command"], types):
+        for where, problem in runtimes.faults(
+            given["runtime"], spec["command"], types, given["determinism"]
+        ):
             self.fault(file, doc, ("spec", where), problem)
         given["device_types"] = given["device_types"] or runtimes.device_types(given["runtime"])
         parallelism = spec.get("parallelism", {})

@@ -166,7 +166,7 @@ def test_a_server_identifies_itself_and_refuses_bad_requests(device: Device, sta
         {"epoch": "1"},
         {"job": 5},
         {"job": ""},
-        {"determinism": "D2"},
+        {"determinism": "D3"},
         {"world_size": 3},
         {"members": one},
         {"members": [*one, *one]},

@@ -1,4 +1,5 @@
-"""Faults seeded into what makes the elastic runtime a part of a fleet."""
+"""Faults seeded into what makes the elastic runtime a part of a fleet, and into its levels of
+determinism."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ DEVICE = "tests/elastic/test_device.py"
 RUN = f"{DEVICE}::test_a_run_is_started_held_and_ended_by_its_first_device"
 FOLDER = "tests/elastic/test_state_folder.py"
 RESTORE = f"{FOLDER}::test_a_restored_rank_begins_again_with_the_saved_state"
+LEVELS = "tests/elastic/test_determinism.py"
 FLEET = "tests/elastic/test_fleet.py"
 
 TABLE: Table = {
@@ -91,6 +93,22 @@ TABLE: Table = {
                 "config.image_bytes)\n",
                 "",
             ),
+        },
+    },
+    "elastic/determinism.py": {
+        f"{LEVELS}::test_d2_is_refused_on_a_cpu_without_its_instructions": {
+            "code-path-is-not-pinned": ("    os.environ.update(CODE_PATH)\n", ""),
+            "any-cpu-will-do": ("if each not in flags", "if False"),
+            "code-path-is-not-checked": ("if capability != CAPABILITY:", "if False:"),
+        },
+        f"{LEVELS}::test_d2_is_refused_when_pytorch_has_been_imported": {
+            "pinned-too-late": ("if name in sys.modules:", "if False:"),
+        },
+    },
+    "elastic/host.py": {
+        f"{LEVELS}::test_d0_has_the_bits_of_stock_processes_until_their_number_changes": {
+            "each-level-is-d1": ("if self.stage.keeps_bits:", "if True:"),
+            "each-level-is-d0": ("if self.stage.keeps_bits:", "if False:"),
         },
     },
     "reconciler/model/runtimes.py": {

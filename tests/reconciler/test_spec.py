@@ -177,8 +177,8 @@ WRONG_ADDITIONS = {
     "timeLimit: -2h": '0.yaml:8: spec.timeLimit: "-2h" is invalid. How long the job may run',
     "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
     "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is invalid. Time between',
+    "determinism: D2": "0.yaml:8: spec.determinism: D2 needs runtime elastic; use D0 or D1",
     # not implemented yet: refused by name unless it is the default
-    "determinism: D2": "0.yaml:8: spec.determinism: D2 is not implemented yet; use D0 or D1",
     "parallelism: {data: 2}": "0.yaml:8: spec.parallelism.data: is not implemented yet; only its",
     "parallelism: {tensor: 2}": "0.yaml:8: spec.parallelism.tensor: is not implemented yet",
     "parallelism: {pipeline: 2}": "0.yaml:8: spec.parallelism.pipeline: is not implemented yet",
