@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 LEVELS = ("D0", "D1", "D2")
-# What each library chooses by the CPU otherwise. MKL has one code path for CPUs of all makers only.
-# NumPy ignores names that its version does not have.
+# Each library chooses its code by the CPU unless these limit it. MKL has only this path for CPUs of
+# all makers. NumPy ignores names that its version does not have.
 CODE_PATH = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_CBWR": "COMPATIBLE",
