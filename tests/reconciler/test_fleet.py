@@ -185,7 +185,9 @@ def test_a_run_prints_nothing_of_an_earlier_one_of_its_name(rankfold: Rankfold) 
         assert (sorted(run.stdout.splitlines()), sorted(run.stderr.splitlines())) == (each, each)
 
 
-def test_a_run_prints_all_of_a_job_that_begins_anew_and_why_it_does(rankfold: Rankfold, state: State) -> None:
+def test_a_run_prints_all_of_a_job_that_begins_anew_and_why_it_does(
+    rankfold: Rankfold, state: State
+) -> None:
     flag = state.folder / "been here"
     program = (
         f'if [ -e "{flag}" ]; then echo second, one; echo second, two; exit 0; fi; '
