@@ -16,7 +16,7 @@ from rankfold.simulator.runs import built_in
 from rankfold.simulator.whole import Shares, Whole
 
 EVENTS_MIN = 100  # that are followed, at most
-WORK_MAX = 200_000  # events times jobs and devices, if that is more events
+WORK_MAX = 50_000  # events times jobs and devices, if that is more events
 
 
 class Expected(Struct, frozen=True):

@@ -52,6 +52,7 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
         if job.demand and not max(1, least) <= job.demand <= most:
             row.fault("demand", f"must be from min ({max(1, least)}) to max ({most})")
         _fits(row, "min", job.min, kinds[job.kind])
+        _lasts(row, "work", job)
         jobs.append(job)
     return jobs
 
@@ -71,6 +72,7 @@ def read_philly(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
             quota=row.text("virtual_cluster"),
         )
         _fits(row, "gpus", job.min, kinds[0])
+        _lasts(row, "duration_s", job)
         jobs.append(job)
     return jobs
 
@@ -81,13 +83,13 @@ POLLUX = "pollux"  # see pollux.py
 
 
 def form_of(path: Path) -> str:
-    """The format of a trace, as its header says. Raises BadTrace and OSError."""
+    """The format of a trace, as its header says. Raises BadTrace."""
     return {PHILLY: "philly", WORKLOAD: POLLUX}.get(tuple(header_of(path)), "csv")
 
 
 def read(path: Path, kinds: Sequence[Kind], form: str | None = None) -> list[TraceJob]:
     """The jobs of a trace. form: one of FORMATS; None: as the header says. kinds: the devices, the
-    kind with the most first. Raises BadTrace, and OSError."""
+    kind with the most first. Raises BadTrace."""
     jobs = FORMATS[form or form_of(path)](path, kinds)
     if not jobs:
         raise BadTrace([f"{legible.name(path)}:1:1: -: the trace has no jobs"])
@@ -126,6 +128,13 @@ def _kind_of(row: Row, kinds: Sequence[Kind]) -> int:
         if each not in known:
             row.fault("deviceTypes", f"the fleet has {', '.join(known)}, not {shown(each)}")
     return next((number for number, kind in enumerate(kinds) if kind.type in wanted), 0)
+
+
+def _lasts(row: Row, column: str, job: TraceJob) -> None:
+    """Refuse a job that would end when it arrives, because numbers are rounded."""
+    if job.arrival + job.work == job.arrival:
+        reason = f"is too short, {job.work:g} s, for an arrival at {job.arrival:g} s"
+        row.fault(column, f"{reason}: let the trace begin at 0")
 
 
 def _fits(row: Row, column: str, fewest: int, kind: Kind) -> None:

@@ -245,7 +245,7 @@ def _measured(row: Row) -> Measured:
 
 def read_workload(path: Path, applications: Path, devices: int) -> list[PolluxJob]:
     """The jobs of a workload. applications: a folder for each application. devices: of the fleet.
-    Raises BadTrace, NotMeasured and OSError."""
+    Raises BadTrace and NotMeasured."""
     jobs: list[PolluxJob] = []
     lines: dict[str, int] = {}
     known: dict[str, Application] = {}

@@ -7,12 +7,15 @@ line ends. Rows are numbered by their lines; the header is line 1.
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
+import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from rankfold import legible
 from rankfold.plural import count
@@ -23,6 +26,22 @@ FAULTS_MAX = 20  # most that are reported of a file
 SHOWN_MAX = 60  # characters of a value in a message
 SECONDS_MAX = 1e12
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without waiting. Raises OSError, whose `strerror` has the
+    remedy: a pipe may have no writer, and cannot be read twice."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    words = "it is no regular file: give one"
+    if stat.S_ISDIR(mode):
+        words = "it is a folder: give a file in it"
+    elif stat.S_ISFIFO(mode):
+        words = "it is a pipe: save what it gives as a file, and give that"
+    raise OSError(errno.EINVAL, words)
 
 
 class BadTrace(Exception):
@@ -106,7 +125,8 @@ class Table:
         self.columns = self._header(names, required, optional, unordered)
         for line, text in lines:
             if line > ROWS_MAX + 1:
-                self._refuse(line, f"the file has more than {ROWS_MAX} rows")
+                reason = f"the file has more than {ROWS_MAX} rows: simulate a part of it"
+                self._refuse(line, reason, faults)
             values = self._values(line, text)
             if len(values) != len(names):
                 counted, wanted = count(len(values), "value"), len(names)
@@ -165,8 +185,9 @@ class Table:
         """Numbered lines without their ends."""
         line = 0
         try:
-            with self.path.open("rb") as raw:
-                packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            with open_file(self.path) as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
                 stream = gzip.GzipFile(fileobj=raw) if packed else raw
                 while data := stream.readline(LINE_MAX):
                     line += 1
@@ -176,6 +197,8 @@ class Table:
                     yield line, text[:-1].removesuffix("\r")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._refuse(line + 1, f"the compressed file is damaged or truncated: {error}")
+        except OSError as error:
+            self._refuse(line + 1, f"cannot be read: {error.strerror}")
         if not line:
             self._refuse(1, "the file is empty")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -34,7 +35,7 @@ from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
 from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Policies, Ticks, Trace
-from rankfold.simulator.table import BadTrace
+from rankfold.simulator.table import BadTrace, open_file
 from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
 from rankfold.simulator.whole import RULES, Decide
@@ -43,6 +44,20 @@ FORMAT_VERSION = 1
 FAILURES_MAX = 10  # of a policy in a row
 COUNTED_S = 0.2  # between two updates of the progress bar
 HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", "DISTURBED")
+
+
+class Seconds(click.FloatRange):
+    """A range that NaN is not in."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, context)
+        if math.isnan(number):
+            self.fail(f"it must be from {self.min:g} to {self.max:g} seconds, not {value}", param)
+        return float(number)
 
 
 @click.command("simulate")
@@ -68,13 +83,13 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
 @click.option("--applications", type=click.Path(path_type=Path), help="Folder; of format pollux.")
 @click.option(
     "--growth-delay",
-    type=click.FloatRange(0, 1e6),
+    type=Seconds(0, 1e6),
     help="Seconds for which an elastic job has its devices before it grows; default: 0.",
 )
-@click.option("--tick", type=click.FloatRange(1, 86_400), help="Seconds; of format pollux.")
+@click.option("--tick", type=Seconds(1, 86_400), help="Seconds; of format pollux.")
 @click.option(
     "--deadline",
-    type=click.FloatRange(0.01, 3600),
+    type=Seconds(0.01, 3600),
     default=DECISION_S,
     show_default=True,
     help="Seconds for a decision of a policy that is not built in.",
@@ -311,11 +326,15 @@ def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:
 
 def _costs(path: Path) -> Costs:
     try:
-        text = path.read_bytes()[: yamldoc.TEXT_MAX * 4 + 1].decode()
+        with open_file(path) as stream:
+            text = stream.read(yamldoc.TEXT_MAX * 4 + 1).decode()
     except UnicodeDecodeError:
         raise InvalidInput(
             [Fault(legible_name(path), 1, "-", "not a text file in UTF-8")]
         ) from None
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+        raise InvalidInput([Fault(legible_name(path), 1, "-", reason)]) from None
     documents, problems = yamldoc.parse(text)
     faults = [(each.line, each.path, each.reason) for each in problems]
     if len(documents) != 1:

@@ -171,7 +171,8 @@ def load_dir(
             except OSError as error:
                 files_read.append(trees.Found(legible.name(file), problem=_unreadable(error)))
         if not files:
-            problem = "holds no *.yaml file" if place.exists() else "does not exist"
+            problem = "holds no *.yaml file" if place.is_dir() else "is no file and no folder"
+            problem = problem if place.exists() else "does not exist"
             faults.append(Fault(legible.name(place), 1, "-", problem))
     return load_found(files_read, faults, parsed=parsed, quotas=quotas)
 

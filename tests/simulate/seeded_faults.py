@@ -90,7 +90,15 @@ TABLE: Table = {
             "name-is-markup": ("return escape(text, quote=False)", "return text"),
         },
     },
+    "reconciler/commands/simulate.py": {
+        "tests/simulate/test_command.py::test_wrong_use": {
+            "nan-is-a-time": ("if math.isnan(number):", "if False:"),
+        },
+    },
     "simulator/table.py": {
+        f"{TRACES}::test_files_that_are_no_regular_ones_are_refused_at_once": {
+            "devices-are-read": ("if stat.S_ISREG(mode):", "if not stat.S_ISFIFO(mode):"),
+        },
         f"{TRACES}::test_errors_are_refused_with_line_and_column": {
             "first-column": ("start = 1 + sum(", "start = 1 + 0 * sum("),
             "open-end": ("if not text.endswith", "if False and not text.endswith"),
@@ -98,6 +106,9 @@ TABLE: Table = {
         },
     },
     "simulator/formats.py": {
+        f"{TRACES}::test_errors_are_refused_with_line_and_column": {
+            "rounded-work-is-kept": ('_lasts(row, "work", job)', "pass"),
+        },
         f"{TRACES}::test_errors_in_a_philly_trace": {
             "order-not-checked": ("if jobs and seconds < jobs[-1].arrival:", "if False:"),
             "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),

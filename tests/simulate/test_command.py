@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,28 @@ def test_wrong_costs_are_refused(simulate: Callable[..., Result], tmp_path: Path
     ]
 
 
+def test_costs_that_cannot_be_read_are_refused(
+    simulate: Callable[..., Result], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in (
+        ("pipe", "it is a pipe: save what it gives as a file, and give that"),
+        (".", "it is a folder: give a file in it"),
+        ("none", "No such file or directory"),
+    ):
+        done = simulate(*GPUS, "--costs", tmp_path / name)
+        assert isinstance(done.exception, InvalidInput)
+        fault = f"{tmp_path / name}:1: -: cannot be read: {reason}"
+        assert [str(each) for each in done.exception.faults] == [fault]
+
+
+def test_a_pipe_is_no_fleet(simulate: Callable[..., Result], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = simulate("--fleet", tmp_path / "pipe")
+    assert isinstance(done.exception, InvalidInput)
+    assert [each.reason for each in done.exception.faults] == ["is no file and no folder"]
+
+
 def test_a_wrong_trace_is_refused(simulate: Callable[..., Result], tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(TRACE.replace("long,0", "long,7"))
@@ -160,6 +183,9 @@ def test_a_fleet_without_devices_or_with_unequal_ones(
         ("--nodes", "1", "--gpus-per-node", "2", "--fleet", "."),
         (*GPUS, "--scheduler", "fastest"),
         (*GPUS, "--scheduler", ""),
+        (*GPUS, "--growth-delay", "nan"),
+        (*GPUS, "--growth-delay", "-1"),
+        (*GPUS, "--deadline", "nan"),
     ],
 )
 def test_wrong_use(simulate: Callable[..., Result], arguments: tuple[str, ...]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,10 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
     "a number as Python writes it": (
         HEAD + "a,1_0,4,1,4,standard,10\n",
         ["2:3: arrival: must be a number at least 0 and at most 1e+12, not '1_0'"],
+    ),
+    "rounded away": (
+        HEAD + "a,1e12,4,1,4,standard,1e-5\n",
+        ["2:23: work: is too short, 1e-05 s, for an arrival at 1e+12 s: let the trace begin at 0"],
     ),
     "no value": (
         HEAD + "a,,4,1,4,standard,10\n",
@@ -220,7 +226,38 @@ def test_the_first_faults_are_enough(tmp_path: Path) -> None:
 def test_a_huge_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ROWS_MAX", 3)
     rows = "".join(f"j{n},0,4,1,4,basic,10\n" for n in range(5))
-    assert faults(tmp_path, HEAD + rows, "csv") == ["5:1: -: the file has more than 3 rows"]
+    assert faults(tmp_path, HEAD + rows, "csv") == [
+        "5:1: -: the file has more than 3 rows: simulate a part of it"
+    ]
+
+
+def test_files_that_are_no_regular_ones_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe without a writer would be waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in (
+        (tmp_path / "pipe", "it is a pipe: save what it gives as a file, and give that"),
+        (tmp_path, "it is a folder: give a file in it"),
+        (Path("/dev/zero"), "it is no regular file: give one"),
+        (tmp_path / "none", "No such file or directory"),
+    ):
+        for form in (None, "csv"):
+            with pytest.raises(BadTrace) as refused:
+                read(path, KINDS, form)
+            assert refused.value.faults == [f"{path}:1:1: -: cannot be read: {reason}"]
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read every file, so the system's answer is given in its place."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(BadTrace) as refused:
+        read(tmp_path / "trace.csv", KINDS, "csv")
+    assert refused.value.faults == [
+        f"{tmp_path}/trace.csv:1:1: -: cannot be read: Permission denied"
+    ]
 
 
 def test_a_huge_line(tmp_path: Path) -> None:
