@@ -144,10 +144,11 @@ class Daemon:
     def _stop(self, _request: service.Request[operations.Stop]) -> Json:
         live = [name for name in self.journal.desired().jobs if not self.loop.ended(name)]
         left = {} if live else self._shutdown_proxies()
+        followed = self.sources.identity if self.sources.watchers else ""
         self.stopping = True
         self.sources.stops()
         self.server.after(0, self.server.stop)
-        return {"jobs": live, "left": left}
+        return {"jobs": live, "left": left, "followed": followed}
 
     def _shutdown_proxies(self) -> dict[str, str]:
         """Request all proxies to end; return each device whose proxy did not accept, and why."""

@@ -154,5 +154,6 @@ class State(Operation, frozen=True, tag="state"):
 
 
 class Stop(Operation, frozen=True, tag="stop"):
-    """→ {jobs, left}: jobs that continue, and why devices' proxies could not be ended. Ends the
-    reconciler; proxies are shut down only if no job continues."""
+    """→ {jobs, left, followed}: jobs that continue, why devices' proxies could not be ended, the
+    source whose watchers will start another reconciler. Ends the reconciler; proxies are shut down
+    only if no job continues."""

@@ -218,6 +218,8 @@ def stop(state: Path, cancel_: bool) -> int:
         say(f"these jobs continue without a reconciler: {', '.join(done['jobs'])}")
     for device, why in done["left"].items():
         say(f"the proxy of {device} was requested to exit, and has not replied: {why}")
+    if source := done.get("followed"):
+        say(f"`rankfold watch` of {source} starts another reconciler: end it with Ctrl-C")
     return 0
 
 

@@ -173,7 +173,9 @@ def test_a_watch_that_outlives_a_stop_is_not_said_to_be_gone(
     with Watch(rankfold, str(specs.folder)):
         rankfold.until(lambda: rankfold.status()["source"]["watched"])
         pid = rankfold.reconciler_pid()
-        rankfold("stop")
+        stopped = rankfold.run("stop")
+        another = f"`rankfold watch` of directory {specs.folder} starts another reconciler"
+        assert stopped.returncode == 0 and another in stopped.stderr
         rankfold.until(lambda: rankfold.reconciler_pid() not in (0, pid))
         rankfold.until(lambda: rankfold.status()["source"]["watched"])
     assert "Unwatched" not in rankfold("events")
