@@ -14,15 +14,27 @@ others of their tier and priority.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 
 from msgspec.structs import replace
 
 from rankfold.plural import count
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger, host_need
-from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
-from rankfold.policy.precedence import Precedence, is_spent, precedence_of, suspended_above, tier_of
+from rankfold.policy.lending import (
+    Lender,
+    Lending,
+    Loan,
+    Wanting,
+    is_among,
+    is_elastic,
+    least_of,
+    sizes_of,
+)
+from rankfold.policy.precedence import AlikeJobs, Precedence, is_spent, tier_of
 from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
     AGED,
@@ -43,7 +55,7 @@ def decide(
     fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float, *, backfill: bool = False
 ) -> dict[str, Decision]:
     """As decide.decide. Takes time in proportion to jobs and devices."""
-    all_jobs = list(jobs)
+    all_jobs = sorted(jobs, key=attrgetter("created", "name"))
     if not (rules.quotas or rules.max_wait):
         return _with_fractions(fleet, all_jobs, rules, now, backfill, {})
     from rankfold.policy import quotas  # here: commands start faster without it
@@ -80,32 +92,32 @@ def _decide(
     guaranteed: Collection[str],
     barred: Mapping[str, str],
 ) -> dict[str, Decision]:
-    """guaranteed: jobs to which their fraction is; barred: jobs that may have no device, and
-    why."""
-    needs = {job.name: job.need for job in all_jobs}
+    """all_jobs: in the order of creation; guaranteed: jobs to which their fraction is; barred: jobs
+    that may have no device, and why."""
+    needs = {job.name: job.need for job in all_jobs if job.need}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
-    taken: set[int] = set()
-    in_order = sorted(all_jobs, key=lambda job: (job.created, job.name))
-    wanted = _own(turn, in_order, taken, barred)
-    turn.free.remove(taken)
-    wanted.sort(key=lambda each: _first_in_line(each[0]), reverse=True)
+    wanted = _in_line(_own(turn, all_jobs, barred))
     if any(each is not None for each in rules.disturbances):
-        turn.spent = {job.name for job, _ in wanted if is_spent(job, rules, now)}
-    turn.lending = lending = Lending(fleet.groups, memory, wanted, now, turn.spent)
-    patient = {job.name for job, _ in wanted if _is_patient(job, rules, now)}
-    turn.patient = patient.difference(guaranteed)
-    for job, own in wanted:
-        if not lending.has_lent(job.name):
-            turn.give(job, own)
-        elif not lending.lenders[job.name].kept:
-            turn.suspended.update(job.groups)
-    for lender in lending.lenders.values():
-        if lender.borrowers:
-            turn.give_up(lender)
-    elastic = [job for job, _ in wanted if is_elastic(job) and not lending.has_lent(job.name)]
-    turn.grow(elastic, rules.growth_delay, now)
-    turn.number(job for job, _ in wanted)
+        turn.spent = {each.job.name for each in wanted if is_spent(each.job, rules, now)}
+    if rules.preemption_delay:
+        patient = {each.job.name for each in wanted if _is_patient(each.job, rules, now)}
+        turn.patient = patient.difference(guaranteed)
+    turn.lend = partial(Lending, fleet.groups, memory, wanted, now, turn.spent)
+    for each in wanted:
+        lender = turn.lending.lender(each.job.name) if turn.lending else None
+        if lender is None:
+            turn.give(each)
+        elif not lender.kept:
+            turn.suspend(each.job)
+    lenders = turn.lending.lenders() if turn.lending else []
+    for lender in lenders:
+        turn.give_up(lender)
+    lent = {lender.job.name for lender in lenders}
+    if turn.free.any():
+        alone = (each for each in wanted if is_elastic(each.job) and each.job.name not in lent)
+        turn.grow(alone, rules.growth_delay, now)
+    turn.number(each.job for each in wanted)
     return turn.decisions
 
 
@@ -116,38 +128,48 @@ def _is_patient(job: Job, rules: Rules, now: float) -> bool:
     )
 
 
-def _first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
-    """The highest goes first. A job that has started goes before one that has not: it uses host
-    memory already. A job that cannot start (its folder is missing) goes last: its devices would be
-    idle."""
-    starts = not job.blocked
-    return (starts or job.begun, precedence_of(job), job.begun, starts)
+def _in_line(wanted: Iterable[Wanting]) -> list[Wanting]:
+    """Jobs in the order of their turn; equal ones in the order that they have."""
+    lines: dict[tuple[object, ...], list[Wanting]] = {}
+    for each in wanted:
+        lines.setdefault(each.alike.first, []).append(each)
+    return [each for first in sorted(lines, reverse=True) for each in lines[first]]
 
 
-def _own(
-    turn: Turn, jobs: list[Job], taken: set[int], barred: Mapping[str, str]
-) -> list[tuple[Job, list[int]]]:
-    """Jobs that want devices, and which of its devices each keeps."""
-    wanted: list[tuple[Job, list[int]]] = []
+def _own(turn: Turn, jobs: Sequence[Job], barred: Mapping[str, str]) -> list[Wanting]:
+    """Jobs that want devices, and which of its devices each keeps. These are not free."""
+    wanted: list[Wanting] = []
+    alike_jobs = AlikeJobs()
+    everything = [job.own for job in jobs if job.own]
+    every = set(chain.from_iterable(everything))
+    distinct = len(every) == sum(map(len, everything))
+    taken: set[int] = set()
     for job in jobs:
-        if job.name in barred and turn.bar(job, barred[job.name]):
+        if barred and job.name in barred and turn.bar(job, barred[job.name]):
             continue
-        if job.wants == "none":
+        if job.wants == "devices":
+            own = job.own
+            if not distinct:
+                own = tuple(each for each in dict.fromkeys(own) if each not in taken)
+                own = _kept(job, own)
+                taken.update(own)
+            elif own and not (job.on_devices and len(own) == job.placed <= job.devices):
+                own = _kept(job, own)
+            wanted.append(Wanting(job, own, alike_jobs.of(job)))
+        elif job.wants == "none":
             turn.place(job, ())
         elif job.wants == "nothing":
             taken.update(job.own)
             if job.on_devices:
                 turn.stay(job)
-        elif job.wants == "devices":
-            own = _kept(
-                job, [position for position in dict.fromkeys(job.own) if position not in taken]
-            )
-            taken.update(own)
-            wanted.append((job, own))
+    if turn.free.any():
+        if distinct:
+            taken.update(chain.from_iterable([each.own for each in wanted]))
+        turn.free.remove(taken)
     return wanted
 
 
-def _kept(job: Job, own: list[int]) -> list[int]:
+def _kept(job: Job, own: tuple[int, ...]) -> tuple[int, ...]:
     """Those of its devices that a job keeps. One that has to move anyway keeps none that would not
     make it faster."""
     if is_elastic(job) and not (job.on_devices and len(own) == job.placed <= job.devices):
@@ -161,7 +183,8 @@ class Turn:
 
     claimed: groups whose free devices a job that waits has a claim on, with its precedence; if
         there are several such jobs, that of the last.
-    lending: devices that jobs may give up; None: there are none.
+    lend: finds the devices that jobs may give up; None: there are none. lending: these, once a
+        job lacks devices.
     patient: jobs that have not waited long enough for others to give up devices.
     spent: jobs that have been disturbed as often as they may be.
     awaited: for each job that waits until others have given up devices, the groups of these.
@@ -172,32 +195,90 @@ class Turn:
         self.decisions: dict[str, Decision] = {}
         self.free = Free(fleet.groups)
         self.claimed: dict[int, Precedence] = {}
+        self.lend: Callable[[], Lending] | None = None
         self.lending: Lending | None = None
         self.patient: set[str] = set()
         self.spent: set[str] = set()
         self.awaited: list[set[int]] = []
         self.suspended: set[int] = set()
+        # Decisions on jobs that wait, by what they depend on as long as nothing of the fleet
+        # changes: the devices, claims and loans, and host memory.
+        self._waits: dict[tuple[object, ...], Decision] = {}
+        self._waits_at = (0, 0)  # changes before these decisions
+        self._changes = 0  # of devices, claims and loans
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
 
     def begin(self) -> None:
         self.decisions = {}
         self.claimed.clear()
+        self._changes += 1
 
-    def give(self, job: Job, own: list[int]) -> None:
-        """Decide on a job that wants devices and keeps `own`. An elastic job gets the fewest that
-        it needs, if it has fewer: `grow` gives it more."""
+    def suspend(self, job: Job) -> None:
+        """Note that a job has lent all its devices."""
+        self.suspended.update(job.groups)
+        self._changes += 1
+
+    def give(self, wanting: Wanting) -> None:
+        """Decide on a job that wants devices. An elastic job gets the fewest that it needs, if it
+        has fewer: `grow` gives it more."""
+        job, own = wanting.job, wanting.own
+        number = len(own)
+        enough = number == job.devices or (is_elastic(job) and number >= least_of(job))
+        if not own and not job.on_devices:
+            self._start(wanting)
+            return
+        if not (enough and self._memory_allows(job, number)):
+            self._give_more(wanting)
+            return
+        free = self.free.count(job.groups)
+        if free and self.claimed:
+            free = self.free.count(self._unclaimed(wanting))
+        devices = tuple(sorted(own))
+        if number == job.placed and devices == job.own:  # nothing changes: the same, but faster
+            self.decisions[job.name] = Decision(devices, "granted", False, free, 0, number)
+            if job.rank_memory or job.need:
+                self._note(job, number)
+        else:
+            self.place(job, devices, "granted", free)
+
+    def _start(self, wanting: Wanting) -> None:
+        """Decide on a job that has no device. One that waits does so as another one that is like
+        it."""
+        job = wanting.job
+        key = (
+            id(wanting.alike), job.groups, job.devices, job.guarantee, job.world_size,
+            job.shrinks, job.rank_memory, job.need, job.min_runtime > 0, job.name in self.spent,
+            job.name in self.patient,
+        )  # fmt: skip
+        at = (self._changes, self._memory.changes)
+        if at != self._waits_at:
+            self._waits, self._waits_at = {}, at
+        elif (decision := self._waits.get(key)) is not None:
+            self.decisions[job.name] = decision
+            return
+        self._give_more(wanting)
+        if at == (self._changes, self._memory.changes):
+            self._waits[key] = self.decisions[job.name]
+
+    def _unclaimed(self, wanting: Wanting) -> Sequence[int]:
+        """The groups from which a job may get devices."""
+        job, claimed = wanting.job, self.claimed
+        if not claimed:
+            return job.groups
         # No device is kept from a job that will give it up at once.
-        above = suspended_above(job, job.min_runtime > 0, job.name in self.spent)
-        groups = [
-            group
-            for group in job.groups
-            if group not in self.claimed or self.claimed[group] > above
-        ]
+        terms = wanting.alike.terms(job, job.min_runtime > 0, job.name in self.spent)
+        above = terms.suspended_above
+        return [group for group in job.groups if group not in claimed or claimed[group] > above]
+
+    def _give_more(self, wanting: Wanting) -> None:
+        """Decide on a job that lacks devices or host memory."""
+        job, own = wanting.job, wanting.own
+        groups = self._unclaimed(wanting)
         wanted = self._wanted(job, own)
         fewest = fewest_of(job, wanted, sum(self._groups[group].bad for group in job.groups))
         free_count = self.free.count(groups)
         missing = wanted - len(own) - free_count
-        if missing > 0 and (loan := self._borrow(job, groups, wanted, missing)) is not None:
+        if missing > 0 and (loan := self._borrow(wanting, groups, wanted, missing)) is not None:
             if not self._receive(loan):
                 self._wait_for(job, own, groups, wanted, loan)
                 return
@@ -208,7 +289,7 @@ class Turn:
             self._wait(job, own, _too_few(wanted, free_count), free_count)
             if not self._backfill and self._could_have(job) >= fewest:
                 # The first in line is not overtaken.
-                self.claimed.update(dict.fromkeys(job.groups, precedence_of(job)))
+                self._claim(job.groups, wanting.alike.precedence)
             return
         if not self._memory_allows(job, there):
             others = self._memory.others(job.name)
@@ -219,9 +300,16 @@ class Turn:
                     None, "memory", False, free_count, others, there, reason=_LITTLE_MEMORY
                 )
             return
+        self._changes += 1
         new = self.free.take(groups, there - len(own))
         outcome: Outcome = "granted" if there == wanted else "fewer"
         self.place(job, tuple(sorted([*own, *new])), outcome, free_count)
+
+    def _claim(self, groups: Sequence[int], precedence: Precedence) -> None:
+        for group in groups:
+            if self.claimed.get(group) != precedence:
+                self.claimed[group] = precedence
+                self._changes += 1
 
     def _wait(
         self,
@@ -254,27 +342,35 @@ class Turn:
         sizes = sizes_of(job)
         return next((size for size in sizes if self._memory_allows(job, size)), sizes[0])
 
-    def _borrow(self, job: Job, groups: Sequence[int], wanted: int, missing: int) -> Loan | None:
+    def _borrow(
+        self, wanting: Wanting, groups: Sequence[int], wanted: int, missing: int
+    ) -> Loan | None:
         """Devices that elastic jobs give up so that this job has all that it wants."""
-        if self.lending is None or job.blocked or job.name in self.patient:
+        job = wanting.job
+        if self.lend is None or job.blocked or job.name in self.patient:
             return None
         if not self._memory_allows(job, wanted):
             return None
         # A job before it in line takes any devices of its groups when they are free, also those
         # that others would give up for this one: unless this one can use all of these, it is too
         # early.
-        if any(not each.isdisjoint(groups) and not each.issubset(groups) for each in self.awaited):
+        if self.awaited and any(
+            not each.isdisjoint(groups) and not each.issubset(groups) for each in self.awaited
+        ):
             return None
         # One that is suspended now waits from the next turn on, before this job in line: it would
         # take these devices, or have a claim on them.
         if not self.suspended.isdisjoint(groups):
             return None
         need = host_need(job.world_size, job.rank_memory, wanted)
-        return self.lending.lend(job, groups, missing, need)
+        if self.lending is None:
+            self.lending = self.lend()
+        return self.lending.lend(wanting, groups, missing, need)
 
     def _receive(self, loan: Loan) -> bool:
         """Return devices to those that are free; whether all of them can be given away now."""
         there = 0
+        self._changes += 1
         for number, group in enumerate(self._groups):
             lent = [device for device in loan.devices if is_among(device, group.free)]
             self.free.put(number, lent)
@@ -286,6 +382,7 @@ class Turn:
     ) -> None:
         """Decide that a job waits until others have given up devices. Free devices are kept
         for it: no other job gets them meanwhile."""
+        self._changes += 1
         free = self.free.count(groups)
         self.free.take(groups, min(free, wanted - len(own)))
         self.awaited.append(set(groups))
@@ -319,22 +416,25 @@ class Turn:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, outcome="devices")
 
-    def grow(self, jobs: Iterable[Job], delay: float, now: float) -> None:
+    def grow(self, line: Iterable[Wanting], delay: float, now: float) -> None:
         """Give elastic jobs that have a place what is left, as far as that makes them faster: first
         those of the highest tier and priority, among these as growth.py shares devices. A job that
         would have to move has been where it is for `delay` seconds."""
         alike: dict[tuple[object, tuple[int, ...]], list[Job]] = {}
-        for job in jobs:
+        for each in line:
+            job = each.job
             if self._may_grow(job, delay, now):
-                alike.setdefault((precedence_of(job)[:2], job.groups), []).append(job)
+                key = (each.alike.precedence[:2], job.groups)
+                alike.setdefault(key, []).append(job)
         for (_, groups), grow in alike.items():
             if free := self.free.count(groups):
                 from rankfold.policy.growth import growing, share  # here: commands start faster
 
-                sizes = [growing(j.world_size, self._have(j), sizes_of(j)) for j in grow]
+                sizes = [growing(j.world_size, self._have(j), sizes_of(j), free) for j in grow]
                 share(sizes, free)
-                for job, each in zip(grow, sizes, strict=True):
-                    self._grow_to(job, each.size)
+                for job, grown in zip(grow, sizes, strict=True):
+                    if grown.at:
+                        self._grow_to(job, grown.size)
 
     def _have(self, job: Job) -> int:
         return len(self.decisions[job.name].devices or ())
@@ -364,12 +464,12 @@ class Turn:
 
     def number(self, line: Iterable[Job]) -> None:
         """Number the jobs that wait without devices."""
-        position = 0
+        position, decisions = 0, self.decisions
         for job in line:
-            decision = self.decisions[job.name]
+            decision = decisions[job.name]
             if not decision.devices:
                 position += 1
-                self.decisions[job.name] = replace(decision, position=position)
+                decisions[job.name] = replace(decision, position=position)
 
     # ---- decisions
 
@@ -393,16 +493,12 @@ class Turn:
         found = cause_of(job, devices)
         cause = found and (cause or found)
         stops = cause is not None and job.on_devices
+        disturbs = (Disturbance(job.name, job.pause),) if stops else ()
+        number = len(devices)
         self.decisions[job.name] = Decision(
-            devices,
-            outcome,
-            free=free,
-            number=len(devices),
-            cause=cause,
-            reason=reason,
-            disturbs=(Disturbance(job.name, job.pause),) if stops else (),
+            devices, outcome, False, free, 0, number, cause, reason, disturbs
         )
-        self._note(job, len(devices))
+        self._note(job, number)
 
     def stay(
         self,
@@ -425,7 +521,7 @@ class Turn:
         self._note(job, job.placed)
 
     def _note(self, job: Job, devices: int) -> None:
-        needed = devices or job.in_memory
+        needed = job.rank_memory and (devices or job.in_memory)
         need = host_need(job.world_size, job.rank_memory, devices) if needed else 0
         self._memory.note(job.name, need)
 
@@ -479,7 +575,7 @@ def _stays(job: Job, devices: tuple[int, ...]) -> bool:
 
 def cause_of(job: Job, devices: tuple[int, ...]) -> Cause | None:
     """Why a job is placed on these devices, if that changes its placement."""
-    if len(devices) == job.placed and set(devices) == set(job.own):
+    if len(devices) == job.placed and (devices == job.own or set(devices) == set(job.own)):
         return None
     lost = len(job.own) < min(job.placed, job.devices)
     if job.wants == "devices" and lost:

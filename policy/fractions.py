@@ -13,12 +13,13 @@ its fraction, and a little more for turns and pauses.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from rankfold.policy.precedence import STEPS
+from rankfold.policy.precedence import STEPS, tier_of
 from rankfold.policy.sizes import useful
 from rankfold.policy.vocabulary import (
     GUARANTEED,
@@ -37,11 +38,16 @@ FIT = 1e-6  # devices
 
 def fraction_of(job: Job, rules: Rules) -> float:
     """The fraction that its tier guarantees; 0: none."""
-    return rules.fractions[TIERS.index(job.tier)]
+    return rules.fractions[tier_of(job)]
+
+
+def _guaranteeing(rules: Rules) -> frozenset[str]:
+    """The tiers that guarantee a fraction."""
+    return frozenset(tier for tier, each in zip(TIERS, rules.fractions, strict=True) if each)
 
 
 def period_of(job: Job, rules: Rules) -> float:
-    return rules.periods[TIERS.index(job.tier)]
+    return rules.periods[tier_of(job)]
 
 
 def demand_of(job: Job) -> int:
@@ -57,66 +63,76 @@ def fewest_for(job: Job, fraction: float) -> int:
     """The fewest devices on which a job always makes this fraction of its progress."""
     if job.guarantee is None:
         return job.devices
-    most = folds(job.world_size, demand_of(job)) / fraction
-    sizes = useful(job.world_size, max(1, job.guarantee), job.devices)
-    return next((each for each in sizes if folds(job.world_size, each) <= most), sizes[-1])
+    return _fewest(job.world_size, demand_of(job), job.guarantee, job.devices, fraction)
+
+
+@functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
+def _fewest(world_size: int, demand: int, least: int, most: int, fraction: float) -> int:
+    slowest = folds(world_size, demand) / fraction
+    sizes = useful(world_size, max(1, least), most)
+    return next((each for each in sizes if folds(world_size, each) <= slowest), sizes[-1])
 
 
 def need_of(job: Job, rules: Rules) -> float:
     """The devices that a job needs for its fraction; less than 1 if it takes turns."""
-    fraction = fraction_of(job, rules)
-    devices = fewest_for(job, fraction)
     if job.devices > 1:
-        return devices
+        return fewest_for(job, fraction_of(job, rules))
     if job.guaranteed is not None:  # pauses that were measured since then change nothing
         return job.guaranteed.need
     behind = (1 + 2 / STEPS) / TURNS  # part of the period by which it may be behind at the end
     pauses = job.pause * TURNS / 2 / period_of(job, rules)
-    return min(1.0, fraction + behind + pauses)
+    return min(1.0, fraction_of(job, rules) + behind + pauses)
 
 
 def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float]:
     """The jobs whose fraction is guaranteed, with the devices that each needs. Jobs that have been
-    admitted come first; the others are in the order of tier, priority and creation."""
+    admitted come first; the others are in the order of tier, priority and creation. jobs: in the
+    order of creation."""
     left = [float(group.to_come) for group in fleet.groups]
     found: dict[str, float] = {}
-    for job in sorted((each for each in jobs if fraction_of(each, rules)), key=_order):
+    guarantees = _guaranteeing(rules)
+    for job in sorted((each for each in jobs if each.tier in guarantees), key=_order):
         need = need_of(job, rules)
         if job.covered is not None and need > job.covered + FIT:
             continue  # it is beyond its quota
         if job.wants not in ("devices", "nothing") or job.blocked or not job.groups:
             continue
-        if sum(left[at] for at in job.groups) < need - FIT:
+        groups = job.groups
+        there = left[groups[0]] if len(groups) == 1 else sum(left[at] for at in groups)
+        if there < need - FIT:
             continue
         found[job.name] = need
-        for at in job.groups:
+        for at in groups:
             part = min(left[at], need)
             left[at] -= part
-            need -= part
+            if (need := need - part) <= 0:
+                break
     return found
 
 
-def _order(job: Job) -> tuple[float, int, int, float, str]:
+def _order(job: Job) -> tuple[float, int, int]:
     since = math.inf if job.guaranteed is None else job.guaranteed.admitted
-    return (since, -TIERS.index(job.tier), -job.priority, job.created, job.name)
+    return (since, -tier_of(job), -job.priority)
 
 
 def as_guaranteed(jobs: Sequence[Job], needs: dict[str, float], rules: Rules) -> list[Job]:
     """Jobs as the scheduler treats them. One that is admitted keeps the devices that it needs
     from all others, or takes turns; one that is not is basic."""
     found = []
+    guarantees = _guaranteeing(rules)
     for job in jobs:
-        if not fraction_of(job, rules):
+        need = needs.get(job.name)
+        if job.tier not in guarantees:
             found.append(job)
-        elif job.name not in needs:
+        elif need is None:
             found.append(replace(job, tier=TIERS[0]))
-        elif needs[job.name] < 1:
+        elif need < 1:
             behind = math.floor(_behind(job, rules) / _step(job, rules))
             found.append(replace(job, basis=GUARANTEED, priority=0, behind=behind))
         else:
-            least = job.guarantee if job.guarantee is None else math.ceil(needs[job.name])
-            treated = replace(job, basis=GUARANTEED, priority=PRIORITY_MAX + 1)
-            found.append(replace(treated, guarantee=least))
+            least = job.guarantee if job.guarantee is None else math.ceil(need)
+            priority = PRIORITY_MAX + 1
+            found.append(replace(job, basis=GUARANTEED, priority=priority, guarantee=least))
     return found
 
 
@@ -137,10 +153,11 @@ def with_admission(
     decisions: dict[str, Decision], jobs: Iterable[Job], needs: dict[str, float], rules: Rules
 ) -> dict[str, Decision]:
     """Decisions that say which jobs are admitted."""
+    guarantees = _guaranteeing(rules)
     for job in jobs:
-        if fraction_of(job, rules) and job.name in decisions:
-            decision = decisions[job.name]
-            decisions[job.name] = replace(decision, admitted=job.name in needs)
+        name = job.name
+        if job.tier in guarantees and name in decisions:
+            decisions[name] = replace(decisions[name], admitted=name in needs)
     return decisions
 
 

@@ -17,8 +17,15 @@ class Free:
     def __init__(self, groups: Sequence[Group]):
         self._groups = [list(group.free) for group in groups]
 
-    def count(self, groups: Iterable[int]) -> int:
+    def count(self, groups: Collection[int]) -> int:
+        if len(groups) == 1:
+            (group,) = groups
+            return len(self._groups[group])
         return sum(len(self._groups[group]) for group in groups)
+
+    def any(self) -> bool:
+        """Whether any device is free."""
+        return any(self._groups)
 
     def take(self, groups: Sequence[int], number: int) -> list[int]:
         """The first `number` devices of these groups together, ascending. Raises ValueError if
@@ -35,6 +42,10 @@ class Free:
         for each in lists:
             del each[: bisect_right(each, taken[-1])]
         return taken
+
+    def first(self, group: int, number: int) -> tuple[int, ...]:
+        """The first `number` devices of a group, or all if there are fewer."""
+        return tuple(self._groups[group][:number])
 
     def put(self, group: int, devices: Iterable[int]) -> None:
         """Return devices to their group."""

@@ -8,6 +8,7 @@ them as long as the product of all throughputs grows.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from bisect import bisect_right
@@ -43,10 +44,19 @@ class Growing(Struct, eq=False):
         return math.log(self.folds[self.at] / self.folds[at])
 
 
-def growing(world_size: int, have: int, sizes: Sequence[int]) -> Growing:
-    """have: devices that it has; sizes: numbers with which it is worth running, ascending."""
-    options = (have, *sizes[bisect_right(sizes, have) :])
-    return Growing(options, tuple(-(-world_size // size) for size in options))
+def growing(world_size: int, have: int, sizes: Sequence[int], free: int) -> Growing:
+    """have: devices that it has; sizes: numbers with which it is worth running, ascending; free:
+    devices that are left for all. Of the sizes that are too large, only the first is considered."""
+    return Growing(*_options(world_size, have, tuple(sizes), free))
+
+
+@functools.lru_cache(maxsize=4096)  # many jobs are alike
+def _options(
+    world_size: int, have: int, sizes: tuple[int, ...], free: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`Growing.sizes` and `Growing.folds`."""
+    options = (have, *sizes[bisect_right(sizes, have) : bisect_right(sizes, have + free) + 1])
+    return options, tuple(-(-world_size // size) for size in options)
 
 
 def share(jobs: Sequence[Growing], devices: int) -> None:
@@ -64,6 +74,8 @@ def _greedy(jobs: Sequence[Growing], left: int) -> int:
     def offer(place: int) -> None:
         """The best next step of a job: what it gains per device, then more devices, then age."""
         job = jobs[place]
+        if job.at + 1 == len(job.sizes) or job.sizes[job.at + 1] > job.sizes[job.at] + left:
+            return
         steps = range(job.at + 1, job.within(job.size + left) + 1)
         offers = ((job.sizes[at] - job.size, at) for at in steps)
         best = min(

@@ -20,6 +20,8 @@ from rankfold.policy import srtf
 from rankfold.policy.fifo import Turn
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger
+from rankfold.policy.lending import Wanting
+from rankfold.policy.precedence import AlikeJobs
 from rankfold.policy.ranked import Ranked
 from rankfold.policy.srtf import Rank, rank_of
 from rankfold.policy.vocabulary import Decision, Disturbance, Fleet, Guaranteed, Job, Rules
@@ -55,6 +57,7 @@ class Queue:
         # Jobs that request the same are one list: if its first does not fit, none does.
         self._waiting: dict[tuple[int, int], list[tuple[float, str]]] = {}
         self._jobs: dict[str, Job] = {}
+        self._alike_jobs = AlikeJobs()
         self._devices: dict[str, tuple[int, ...]] = {}
 
     def arrive(self, job: Job) -> None:
@@ -77,7 +80,8 @@ class Queue:
         heapq.heapify(heads)
         while heads:
             (_, name), kind = heapq.heappop(heads)
-            turn.give(self._jobs[name], [])
+            job = self._jobs[name]
+            turn.give(Wanting(job, (), self._alike_jobs.of(job)))
             decision = turn.decisions[name]
             if decision.devices is None:
                 continue

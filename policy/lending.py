@@ -19,54 +19,40 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from rankfold.policy.host_memory import Ledger, host_need
-from rankfold.policy.precedence import (
-    Precedence,
-    is_protected,
-    level_beyond_quota,
-    level_of,
-    level_of_growth,
-    level_when_spent,
-    precedence_of,
-    suspended_above,
-)
+from rankfold.policy.precedence import Alike, Precedence, Terms, is_protected
 from rankfold.policy.sizes import largest, useful
-from rankfold.policy.vocabulary import BORROWS, Group, Job
+from rankfold.policy.vocabulary import Group, Job
 
 K = TypeVar("K")
+
+
+class Wanting(Struct, frozen=True, gc=False):
+    """A job that wants devices, and those of its own that it may keep, in the order of its
+    ranks."""
+
+    job: Job
+    own: Sequence[int]
+    alike: Alike
 
 
 class Lender(Struct, eq=False):
     """A job that has devices.
 
     kept: devices that it keeps, in the order of its ranks.
-    protected: whether its minimum run time is not over.
-    spent: whether it has been disturbed as often as it may be.
-    place: its place among those that give up devices, 0 for the last of them.
+    turn: its place in line.
     borrowers: jobs for which it gives up devices.
     """
 
     job: Job
-    kept: list[int]
-    protected: bool
-    spent: bool = False
-    place: int = 0
+    kept: Sequence[int]
+    terms: Terms
+    turn: int
     borrowers: list[Job] = field(default_factory=list)
 
     @property
-    def shrinks_for(self) -> int:
-        """The lowest level whose jobs may shrink it."""
-        level = level_of_growth(self.job) + self.protected
-        return max(level, level_when_spent(self.job.basis == BORROWS)) if self.spent else level
-
-    @property
-    def shrinks_beyond(self) -> int:
-        """The same, for devices beyond its quota."""
-        level = level_beyond_quota(self.job) + self.protected
-        return max(level, level_when_spent(borrows=True)) if self.spent else level
-
-    @property
-    def suspended_above(self) -> Precedence:
-        return suspended_above(self.job, self.protected, self.spent)
+    def place(self) -> tuple[tuple[float, ...], float, int]:
+        """The least gives up devices first."""
+        return (self.terms.importance, self.job.pause, -self.turn)
 
     @property
     def least(self) -> int:
@@ -86,9 +72,28 @@ class Lender(Struct, eq=False):
 
     def gives(self, level: int) -> int:
         """The devices by which a job of this level may shrink it."""
-        if level >= self.shrinks_for:
+        if level >= self.terms.shrinks_for:
             return self.spare
-        return self.beyond if level >= self.shrinks_beyond else 0
+        return self.beyond if level >= self.terms.shrinks_beyond else 0
+
+
+class _Part(Struct, eq=False):
+    """Lenders with the same terms, for the same groups, and their devices. spare: by which they
+    can be shrunk, within their quotas; beyond: the same, beyond their quotas; least: those that
+    they have after that."""
+
+    terms: Terms
+    groups: tuple[int, ...]
+    lenders: list[Lender] = field(default_factory=list)
+    spare: int = 0
+    beyond: int = 0
+    least: int = 0
+
+    def add(self, lender: Lender, sign: int) -> None:
+        beyond = lender.beyond
+        self.spare += sign * (lender.spare - beyond)
+        self.beyond += sign * beyond
+        self.least += sign * lender.least
 
 
 class Loan(Struct, frozen=True):
@@ -113,55 +118,76 @@ def sizes_of(job: Job) -> tuple[int, ...]:
 
 
 class Lending:
-    """The devices that can be lent in one moment. line: jobs in the order of their turn, with the
-    devices that they may keep. now: seconds, on the clock of `Job.since`. spent: jobs that have
-    been disturbed as often as they may be."""
+    """The devices that can be lent in one moment. line: jobs in the order of their turn. now:
+    seconds, on the clock of `Job.since`. spent: jobs that have been disturbed as often as they may
+    be."""
 
     def __init__(
         self,
         groups: Sequence[Group],
         memory: Ledger,
-        line: Sequence[tuple[Job, list[int]]],
+        line: Sequence[Wanting],
         now: float,
         spent: Collection[str] = (),
     ):
         self._groups, self._memory = groups, memory
-        self.lenders: dict[str, Lender] = {}
-        self._of_group: list[list[Lender]] = [[] for _ in groups]
+        self._lent: dict[str, Lender] = {}
+        # Lenders of each importance; once one of them is considered, in the order of their places:
+        # the last gives up devices first.
+        self._of_group: list[dict[tuple[float, ...], list[Lender]]] = [{} for _ in groups]
+        self._sorted: set[tuple[int, tuple[float, ...]]] = set()
         # Upper bounds, so that a job that cannot be helped takes no time for each lender: devices
         # by the lowest level that gets them, and by the precedence that must be exceeded.
         self._spare: list[dict[int, int]] = [{} for _ in groups]
         self._last: list[dict[Precedence, int]] = [{} for _ in groups]
+        self._most_of: dict[tuple[tuple[int, ...], Precedence], int] = {}  # found by `_most`
         self._refused: dict[tuple[tuple[int, ...], Precedence, int], int] = {}
-        first = precedence_of(line[0][0]) if line else None
-        lenders: list[tuple[int, Lender]] = []
-        for at, (job, own) in enumerate(line):
-            if own:
-                lender = Lender(job, own, is_protected(job, now), job.name in spent)
-                if lender.spare or (first is not None and first > lender.suspended_above):
-                    lenders.append((at, lender))
-        lenders.sort(key=lambda each: (_importance(each[1].job), each[1].job.pause, -each[0]))
-        for place, (_, lender) in enumerate(reversed(lenders)):
-            lender.place = place
-            self.lenders[lender.job.name] = lender
-            for group in lender.job.groups:
-                self._of_group[group].append(lender)
-            self._bound(lender, 1)
+        first = line[0].alike.precedence
+        parts: dict[tuple[int, tuple[int, ...]], _Part] = {}
+        for turn, each in enumerate(line):
+            job, own = each.job, each.own
+            if not own:
+                continue
+            protected = job.min_runtime > 0 and is_protected(job, now)
+            terms = each.alike.terms(job, protected, job.name in spent)
+            number, least = len(own), least_of(job)
+            if number <= least and first <= terms.suspended_above:
+                continue
+            key = (id(terms), job.groups)
+            if (part := parts.get(key)) is None:
+                part = parts[key] = _Part(terms, job.groups)
+            lender = Lender(job, own, terms, turn)
+            part.lenders.append(lender)
+            if job.covered is None:
+                part.least += min(number, least)
+                part.spare += max(0, number - least)
+            else:
+                part.add(lender, 1)
+        for part in parts.values():
+            self._bound(part)
+            for group in part.groups:
+                lenders = self._of_group[group].setdefault(part.terms.importance, [])
+                lenders += part.lenders
 
-    def has_lent(self, name: str) -> bool:
-        return name in self.lenders and bool(self.lenders[name].borrowers)
+    def lender(self, name: str) -> Lender | None:
+        """A job that gives up devices; None if it keeps all of them."""
+        return self._lent.get(name)
 
-    def lend(self, job: Job, groups: Sequence[int], number: int, need: int) -> Loan | None:
+    def lenders(self) -> list[Lender]:
+        """The jobs that give up devices; the one that does so first comes last."""
+        return sorted(self._lent.values(), key=lambda each: each.place, reverse=True)
+
+    def lend(self, wanting: Wanting, groups: Sequence[int], number: int, need: int) -> Loan | None:
         """Devices of these groups for a job; None if there are fewer than `number`. need: bytes of
         host memory that the job may need when it has them. They are noted with the loan: neither
         the jobs that give up devices nor later ones in line take them."""
-        precedence = precedence_of(job)
+        job, precedence = wanting.job, wanting.alike.precedence
         key = (tuple(groups), precedence, need)
         if number >= self._refused.get(key, number + 1) or number > self._most(groups, precedence):
             return None
         self._memory.note(job.name, max(job.need, need))
         useless: set[str] = set()  # lenders whose ranks would need too much host memory
-        while (chosen := self._choose(job, groups, number, useless)) is not None:
+        while (chosen := self._choose(wanting, groups, number, useless)) is not None:
             if (without := self._note(chosen)) is None:
                 return self._commit(job, groups, chosen)
             useless.add(without)
@@ -171,19 +197,22 @@ class Lending:
 
     def _most(self, groups: Sequence[int], precedence: Precedence) -> int:
         """An upper bound of the devices that a job of this precedence gets."""
-        return sum(
-            sum(number for level, number in self._spare[group].items() if level <= precedence[0])
-            + sum(number for above, number in self._last[group].items() if above < precedence)
-            for group in groups
-        )
+        key = (tuple(groups), precedence)
+        if (found := self._most_of.get(key)) is None:
+            found = self._most_of[key] = sum(
+                sum(each for level, each in self._spare[group].items() if level <= precedence[0])
+                + sum(each for above, each in self._last[group].items() if above < precedence)
+                for group in groups
+            )
+        return found
 
     # ---- which jobs
 
     def _choose(
-        self, borrower: Job, groups: Sequence[int], number: int, useless: set[str]
+        self, borrower: Wanting, groups: Sequence[int], number: int, useless: set[str]
     ) -> list[tuple[Lender, int]] | None:
         """Jobs that give up `number` devices together, and how many devices each keeps."""
-        precedence = precedence_of(borrower)
+        precedence = borrower.alike.precedence
         found: dict[str, tuple[Lender, int]] = {}  # job → it, how many devices it gives up
         missing = number
         for suspend in (False, True):
@@ -191,10 +220,11 @@ class Lending:
                 if missing <= 0:
                     break
                 its = lender.job
-                if its.name in useless or its.name == borrower.name:
+                if its.name in useless or its.name == borrower.job.name:
                     continue
                 if suspend:
-                    given = self._in(lender, groups) if precedence > lender.suspended_above else 0
+                    above = lender.terms.suspended_above
+                    given = self._in(lender, groups) if precedence > above else 0
                 else:
                     gives = lender.gives(precedence[0])
                     given = min(gives, self._in(lender, groups)) if gives else 0
@@ -220,16 +250,26 @@ class Lending:
 
     def _in_order(self, groups: Sequence[int]) -> Iterator[Lender]:
         """Jobs in the order in which they give up devices."""
-        for group in groups:
-            lenders = self._of_group[group]
-            while lenders and not lenders[-1].kept:
-                lenders.pop()
-        lists = [reversed(self._of_group[group]) for group in groups]
+        if len(groups) == 1:
+            yield from self._of(groups[0])
+            return
         before = None
-        for lender in heapq.merge(*lists, key=lambda each: -each.place):
+        for lender in heapq.merge(*map(self._of, groups), key=lambda each: each.place):
             if lender is not before:
                 yield lender
             before = lender
+
+    def _of(self, group: int) -> Iterator[Lender]:
+        """The same, for one group."""
+        by_importance = self._of_group[group]
+        for importance in sorted(by_importance):
+            lenders = by_importance[importance]
+            if (group, importance) not in self._sorted:
+                self._sorted.add((group, importance))
+                lenders.sort(key=lambda each: each.place, reverse=True)
+            while lenders and not lenders[-1].kept:
+                lenders.pop()
+            yield from reversed(lenders)
 
     def _in(self, lender: Lender, groups: Sequence[int]) -> int:
         return sum(self._is_in(position, groups) for position in lender.kept)
@@ -264,30 +304,26 @@ class Lending:
     ) -> Loan:
         devices: list[int] = []
         for lender, left in chosen:
-            self._bound(lender, -1)
+            change = _Part(lender.terms, lender.job.groups)
+            change.add(lender, -1)
             order = sorted(
                 lender.kept, key=lambda position: (not self._is_in(position, groups), -position)
             )
             given = order[: len(order) - left]
             lender.kept = [position for position in lender.kept if position not in given]
             lender.borrowers.append(borrower)
+            self._lent[lender.job.name] = lender
             devices += given
-            self._bound(lender, 1)
+            change.add(lender, 1)
+            self._bound(change)
         return Loan(devices, [lender for lender, _ in chosen])
 
-    def _bound(self, lender: Lender, sign: int) -> None:
-        for group in lender.job.groups:
-            beyond = lender.beyond
-            _add(self._spare[group], lender.shrinks_for, sign * (lender.spare - beyond))
-            if beyond:
-                _add(self._spare[group], lender.shrinks_beyond, sign * beyond)
-            _add(self._last[group], lender.suspended_above, sign * lender.least)
-
-
-def _importance(job: Job) -> tuple[float, ...]:
-    """The least gives up devices first: the lowest level, the lowest priority, the job that is the
-    furthest ahead of its fraction, or whose quota is of its share."""
-    return (level_of(job), job.priority, job.behind)
+    def _bound(self, part: _Part) -> None:
+        self._most_of.clear()
+        for group in part.groups:
+            _add(self._spare[group], part.terms.shrinks_for, part.spare)
+            _add(self._spare[group], part.terms.shrinks_beyond, part.beyond)
+            _add(self._last[group], part.terms.suspended_above, part.least)
 
 
 def _add(sums: dict[K, int], key: K, number: int) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct, field
+
 from rankfold.policy.vocabulary import (
     AGED,
     BORROWS,
@@ -27,9 +29,70 @@ from rankfold.policy.vocabulary import (
     Rules,
 )
 
+_NUMBERS = {tier: number for number, tier in enumerate(TIERS)}
 STEPS = 4  # in a turn: smaller differences between jobs that take turns are ignored
 
 Precedence = tuple[int, float, bool, float]  # the highest goes first
+
+
+class Terms(Struct, frozen=True, gc=False):
+    """When a job gives up devices.
+
+    importance: the least gives up devices first: the lowest level, the lowest priority, the job
+        that is the furthest ahead of its fraction, or whose quota is of its share.
+    shrinks_for: the lowest level whose jobs may shrink it; shrinks_beyond: the same, for devices
+        beyond its quota.
+    suspended_above: jobs of higher precedence may suspend it.
+    """
+
+    importance: tuple[float, ...]
+    shrinks_for: int
+    shrinks_beyond: int
+    suspended_above: Precedence
+
+
+class Alike(Struct, eq=False):
+    """The properties of jobs that are equal in line.
+
+    first: the highest goes first.
+    """
+
+    precedence: Precedence
+    first: tuple[bool, Precedence, bool, bool]
+    _terms: dict[int, Terms] = field(default_factory=dict)
+
+    def terms(self, job: Job, protected: bool, spent: bool) -> Terms:
+        """As `terms_of`, and the same object each time. job: one of these jobs."""
+        key = protected + 2 * spent
+        found = self._terms.get(key)
+        if found is None:
+            found = self._terms[key] = terms_of(job, protected, spent)
+        return found
+
+
+class AlikeJobs:
+    """The properties of each job's place in line, found once for all jobs that are alike."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], Alike] = {}
+
+    def of(self, job: Job) -> Alike:
+        key = (
+            job.tier, job.priority, job.basis, job.behind, job.guarantee != 0, job.begun,
+            job.blocked,
+        )  # fmt: skip
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = Alike(precedence_of(job), first_in_line(job))
+        return found
+
+
+def first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
+    """The highest goes first. A job that has started goes before one that has not: it uses host
+    memory already. A job that cannot start (its folder is missing) goes last: its devices would be
+    idle."""
+    starts = not job.blocked
+    return (starts or job.begun, precedence_of(job), job.begun, starts)
 
 
 def precedence_of(job: Job) -> Precedence:
@@ -40,7 +103,7 @@ def precedence_of(job: Job) -> Precedence:
 
 def tier_of(job: Job) -> int:
     """0 for the lowest."""
-    return TIERS.index(job.tier)
+    return _NUMBERS[job.tier]
 
 
 def level_of(job: Job) -> int:
@@ -87,3 +150,15 @@ def suspended_above(job: Job, protected: bool, spent: bool = False) -> Precedenc
         level = level_when_spent(job.basis == BORROWS) - 1
         above = max(above, (level, math.inf, True, math.inf))
     return above
+
+
+def terms_of(job: Job, protected: bool, spent: bool) -> Terms:
+    """protected: whether its minimum run time is not over; spent: whether it has been disturbed as
+    often as it may be."""
+    level = level_of_growth(job) + protected
+    beyond = level_beyond_quota(job) + protected
+    if spent:
+        level = max(level, level_when_spent(job.basis == BORROWS))
+        beyond = max(beyond, level_when_spent(borrows=True))
+    importance = (level_of(job), job.priority, job.behind)
+    return Terms(importance, level, beyond, suspended_above(job, protected, spent))

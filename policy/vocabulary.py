@@ -1,6 +1,9 @@
 """The input of a policy, and its decisions. Plain frozen records.
 
 Devices are given by their positions in the fleet, which number its devices from 0.
+
+No record can be in a cycle of references, so that the garbage collector does not have to visit
+them (gc=False): that takes as long as a decision.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ BUDGET_S = 3600.0  # for which disturbances are counted
 PRIORITY_MAX = 1000  # a priority is between -PRIORITY_MAX and this
 
 
-class Group(Struct, frozen=True):
+class Group(Struct, frozen=True, gc=False):
     """Devices that are equivalent for every job.
 
     free: positions of devices that may be given to any job, ascending. Those that jobs hold may
@@ -70,7 +73,7 @@ class Fleet(Struct, frozen=True):
     nodes: tuple[tuple[int, ...], ...] = ()
 
 
-class Guaranteed(Struct, frozen=True):
+class Guaranteed(Struct, frozen=True, gc=False):
     """A fraction that is guaranteed to a job, and what the job has had of it: fractions.py. Times
     in seconds.
 
@@ -97,7 +100,7 @@ class Guaranteed(Struct, frozen=True):
     need: float = 1.0
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, gc=False):
     """A job that wants devices, or has some.
 
     groups: indices of the groups that it may use. It is given devices of these only.
@@ -176,7 +179,7 @@ class Job(Struct, frozen=True):
     disturbed: tuple[float, ...] = ()
 
 
-class Quota(Struct, frozen=True):
+class Quota(Struct, frozen=True, gc=False):
     """Devices that belong to some jobs, of any group.
 
     weight: its part of what is idle, over time, in proportion to other quotas.
@@ -217,7 +220,7 @@ class Rules(Struct, frozen=True):
     disturbances: tuple[int | None, ...] = (None, None, None)
 
 
-class Disturbance(Struct, frozen=True):
+class Disturbance(Struct, frozen=True, gc=False):
     """A job that stands still because of a decision. seconds: for how long, 0 if that has not been
     measured; a job that loses all its devices also waits for others."""
 
@@ -225,7 +228,7 @@ class Disturbance(Struct, frozen=True):
     seconds: float
 
 
-class Decision(Struct, frozen=True):
+class Decision(Struct, frozen=True, gc=False):
     """The decision on a job.
 
     devices: positions, in the order of the job's ranks; () for none; None if the job has no place

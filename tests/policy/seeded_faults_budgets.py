@@ -9,6 +9,12 @@ QUEUE = "tests/reconciler/test_queue.py"
 
 TABLE: Table = {
     "policy/precedence.py": {
+        f"{BUDGETS}::test_a_job_is_not_shrunk_and_does_not_grow_when_its_budget_is_spent": {
+            "shrunk-with-a-spent-budget": (
+                "        level = max(level, level_when_spent(job.basis == BORROWS))\n",
+                "",
+            ),
+        },
         f"{BUDGETS}::test_a_job_is_suspended_as_often_as_its_tier_allows": {
             "budget-forgotten": (
                 "for at in job.disturbed) >= most",
@@ -33,22 +39,14 @@ TABLE: Table = {
             ),
         },
     },
-    "policy/lending.py": {
-        f"{BUDGETS}::test_a_job_is_not_shrunk_and_does_not_grow_when_its_budget_is_spent": {
-            "shrunk-with-a-spent-budget": (
-                "return max(level, level_when_spent(self.job.basis == BORROWS)) if self.spent",
-                "return level if self.spent",
-            ),
-        },
-    },
     "policy/fifo.py": {
         f"{BUDGETS}::test_a_job_is_not_shrunk_and_does_not_grow_when_its_budget_is_spent": {
             "grows-with-a-spent-budget": ("job.name not in self.spent and not 0", "not 0"),
         },
         f"{BUDGETS}::test_a_spent_budget_keeps_a_job_off_claimed_devices": {
             "claims-forgotten": (
-                "suspended_above(job, job.min_runtime > 0, job.name in self.spent)",
-                "suspended_above(job, job.min_runtime > 0)",
+                "terms(job, job.min_runtime > 0, job.name in self.spent)",
+                "terms(job, job.min_runtime > 0, False)",
             ),
         },
         f"{BUDGETS}::test_each_job_that_waits_has_its_place": {

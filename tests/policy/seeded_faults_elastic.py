@@ -57,12 +57,12 @@ TABLE: Table = {
             ),
         },
         f"{ELASTIC}::test_a_job_that_cannot_start_takes_nothing": {
-            "for-one-that-is-blocked": ("self.lending is None or job.blocked or", "False or"),
+            "for-one-that-is-blocked": ("self.lend is None or job.blocked or", "False or"),
         },
         f"{ELASTIC}::test_idle_devices_are_lent_although_a_job_has_a_claim_on_them": {
             "claims-keep-devices-idle": (
-                "if group not in self.claimed or self.claimed[group] > above\n",
-                "if group not in self.claimed\n",
+                "if group not in claimed or claimed[group] > above]",
+                "if group not in claimed]",
             ),
         },
         f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {

@@ -13,7 +13,7 @@ TABLE: Table = {
             "all-fit": ("< need - FIT:", "< 0:"),
         },
         f"{FRACTIONS}::test_the_eleventh_has_to_wait": {
-            "all-are-admitted": ("if sum(left[at] for at in job.groups) < need", "if 1e9 < need"),
+            "all-are-admitted": ("if there < need - FIT", "if 1e9 < need"),
         },
         f"{FRACTIONS}::test_jobs_are_admitted_while_they_fit_and_stay_admitted": {
             "admission-is-taken-back": (
@@ -38,13 +38,13 @@ TABLE: Table = {
             "test_an_admitted_job_of_several_devices_gets_those_of_jobs_that_take_turns"
         ): {
             "priority-before-guarantee": (
-                "basis=GUARANTEED, priority=PRIORITY_MAX + 1",
-                "basis=job.basis",
+                "basis=GUARANTEED, priority=priority, guarantee",
+                "guarantee",
             ),
         },
         f"{FRACTIONS}::test_a_job_needs_the_fewest_devices_on_which_its_fraction_holds": {
             "demand-is-forgotten": ("return job.demand or job.devices", "return job.devices"),
-            "pauses-are-forgotten": ("fraction + behind + pauses)", "fraction + behind)"),
+            "pauses-are-forgotten": ("+ behind + pauses)", "+ behind)"),
         },
         f"{FRACTIONS}::test_progress_is_counted_in_periods": {
             "violations-are-forgotten": ("+ whole * is_violated(before)", ""),

@@ -57,8 +57,8 @@ TABLE: Table = {
                 "False",
             ),
         },
-        f"{QUOTAS}::test_the_order_of_the_jobs_does_not_matter": {
-            "order-of-the-input": (
+        f"{QUOTAS}::test_a_higher_tier_takes_no_devices_within_another_quota": {
+            "covered-in-the-order-of-creation": (
                 "sorted(self._of[quota.name], key=_order)",
                 "self._of[quota.name]",
             ),
@@ -82,7 +82,7 @@ TABLE: Table = {
     "policy/lending.py": {
         f"{QUOTAS}::test_growth_beyond_the_quota_is_given_up_for_a_lower_tier": {
             "growth-beyond-the-quota-is-kept": (
-                "return self.beyond if level >= self.shrinks_beyond else 0",
+                "return self.beyond if level >= self.terms.shrinks_beyond else 0",
                 "return 0",
             ),
         },
@@ -98,8 +98,8 @@ TABLE: Table = {
     "policy/fifo.py": {
         f"{QUOTAS}::test_a_limit_that_is_lowered_suspends_jobs": {
             "limits-do-not-stop-jobs": (
-                "if job.name in barred and turn.bar(job, barred[job.name]):",
-                "if job.name in barred and not job.own and turn.bar(job, barred[job.name]):",
+                "if barred and job.name in barred and turn",
+                "if barred and job.name in barred and not job.own and turn",
             ),
         },
     },

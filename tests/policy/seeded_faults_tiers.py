@@ -6,9 +6,22 @@ from support.seeding import Table
 
 EVENTS = "tests/simulate/test_events.py"
 TIERS = "tests/policy/test_tiers.py"
+ALIKE = "tests/policy/test_alike.py::test_jobs_that_are_alike_are_decided_on_as_if_they_were_alone"
 
 TABLE: Table = {
     "policy/precedence.py": {
+        ALIKE: {
+            "all-priorities-are-alike": (
+                "job.tier, job.priority, job.basis,",
+                "job.tier, job.basis,",
+            ),
+        },
+        f"{TIERS}::test_a_job_is_not_shrunk_during_its_minimum_run_time": {
+            "shrunk-during-the-minimum-run-time": (
+                "level = level_of_growth(job) + protected",
+                "level = level_of_growth(job)",
+            ),
+        },
         f"{TIERS}::test_jobs_resume_by_tier_priority_and_age": {
             "tier-forgotten": (
                 "return (level_of(job), job.priority, job.guarantee != 0, job.behind)",
@@ -36,29 +49,26 @@ TABLE: Table = {
     },
     "policy/lending.py": {
         f"{TIERS}::test_a_higher_tier_is_not_shrunk": {
-            "shrunk-for-any-tier": ("if level >= self.shrinks_for:", "if True:"),
+            "shrunk-for-any-tier": ("if level >= self.terms.shrinks_for:", "if True:"),
         },
         f"{TIERS}::test_jobs_of_one_precedence_do_not_suspend_each_other": {
             "suspended-by-its-like": (
-                "if precedence > lender.suspended_above else 0",
-                "if precedence[:3] >= lender.suspended_above[:3] else 0",
+                "if precedence > above else 0",
+                "if precedence[:3] >= above[:3] else 0",
             ),
-            "guarantee-forgotten": ("if precedence > lender.suspended_above else 0", ""),
-        },
-        f"{TIERS}::test_a_job_is_not_shrunk_during_its_minimum_run_time": {
-            "shrunk-during-the-minimum-run-time": (
-                "level = level_of_growth(self.job) + self.protected",
-                "level = level_of_growth(self.job)",
-            ),
+            "guarantee-forgotten": ("if precedence > above else 0", ""),
         },
         f"{TIERS}::test_the_lowest_tier_is_suspended_first": {
             "first-in-line-is-suspended": (
-                "for place, (_, lender) in enumerate(reversed(lenders)):",
-                "for place, (_, lender) in enumerate(lenders):",
+                "for importance in sorted(by_importance):",
+                "for importance in sorted(by_importance, reverse=True):",
             ),
         },
         f"{TIERS}::test_the_job_that_is_cheapest_to_stop_is_suspended": {
-            "pause-ignored": ("each[1].job.pause, -each[0]))", "-each[0]))"),
+            "pause-ignored": (
+                "(self.terms.importance, self.job.pause, -self",
+                "(self.terms.importance, 0.0, -self",
+            ),
         },
         f"{TIERS}::test_no_job_is_suspended_for_one_that_still_does_not_fit": {
             "suspended-for-nothing": ("        if missing > 0:\n            return None\n", ""),
@@ -91,6 +101,20 @@ TABLE: Table = {
         },
     },
     "policy/fifo.py": {
+        ALIKE: {
+            "old-decision-after-a-claim": (
+                "                self.claimed[group] = precedence\n"
+                "                self._changes += 1\n",
+                "                self.claimed[group] = precedence\n",
+            ),
+            "old-decision-after-devices-are-given": (
+                "        self._changes += 1\n        new = self.free.take(",
+                "        new = self.free.take(",
+            ),
+        },
+        "tests/policy/test_alike.py::test_a_job_that_waits_is_not_like_one_of_another_tier": {
+            "all-that-wait-are-alike": ("id(wanting.alike),", "0,"),
+        },
         f"{TIERS}::test_a_job_waits_for_free_devices_before_others_give_up_theirs": {
             "nobody-waits": ("or job.name in self.patient:", ":"),
             "since-its-creation": ("max(job.created, job.waits_since)", "job.created"),
@@ -104,18 +128,18 @@ TABLE: Table = {
         },
         f"{TIERS}::test_idle_devices_are_used_by_a_job_that_can_be_suspended_again": {
             "claims-hold-against-lower-tiers": (
-                "if group not in self.claimed or self.claimed[group] > above\n",
-                "if group not in self.claimed\n",
+                "if group not in claimed or claimed[group] > above]",
+                "if group not in claimed]",
             ),
         },
         f"{TIERS}::test_a_job_that_would_keep_idle_devices_for_its_minimum_run_time_gets_none": {
             "claims-forget-the-minimum-run-time": (
-                "suspended_above(job, job.min_runtime > 0,",
-                "suspended_above(job, False,",
+                "alike.terms(job, job.min_runtime > 0,",
+                "alike.terms(job, False,",
             ),
         },
         f"{TIERS}::test_no_job_gives_up_devices_that_one_suspended_before_would_take[backfill]": {
-            "taken-by-one-that-is-suspended": ("turn.suspended.update(job.groups)", "pass"),
+            "taken-by-one-that-is-suspended": ("self.suspended.update(job.groups)", "pass"),
         },
         f"{TIERS}::test_an_elastic_job_of_a_lower_tier_loses_its_guarantee": {
             "tier-not-named": ("if job.tier != other.tier:", "if False:"),

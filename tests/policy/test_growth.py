@@ -25,7 +25,7 @@ Shape = tuple[int, int, int]  # ranks, fewest and most devices
 
 def of(shape: Shape) -> Growing:
     ranks, least, most = shape
-    return growing(ranks, least, useful(ranks, least, most))
+    return growing(ranks, least, useful(ranks, least, most), ranks)
 
 
 def shared(shapes: list[Shape], devices: int) -> list[Growing]:
@@ -99,7 +99,7 @@ def test_throughput_is_that_of_eq_1(ranks: int, devices: int) -> None:
     """On equal devices that each run one rank per second."""
     size = min(ranks, devices)
     best = best_mapping(ranks, [DeviceType(size, Fraction(1))])
-    assert best is not None and best.step == growing(ranks, size, ()).folds[0]
+    assert best is not None and best.step == growing(ranks, size, (), 0).folds[0]
 
 
 # ---- decisions

@@ -47,7 +47,7 @@ TABLE: Table = {
             "test_first_come_first_served_and_the_first_is_not_overtaken"
         ): {
             "first-is-overtaken": (
-                "self.claimed.update(dict.fromkeys(job.groups, precedence_of(job)))",
+                "self._claim(job.groups, wanting.alike.precedence)",
                 "pass",
             ),
         },
@@ -90,8 +90,8 @@ TABLE: Table = {
         },
         "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
             "order-matters": (
-                "sorted(all_jobs, key=lambda job: (job.created, job.name))",
-                "line",
+                'sorted(jobs, key=attrgetter("created", "name"))',
+                "list(jobs)",
             ),
         },
         "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
@@ -136,7 +136,7 @@ TABLE: Table = {
     "policy/host_memory.py": {
         "tests/reconciler/test_plan.py::test_host_memory_is_counted_before_folding": {
             "host-memory-not-counted": (
-                "return self.others(name) + need <= self._limit or need <= before",
+                "return need <= before or self.others(name) + need <= self._limit",
                 "return True",
             ),
         },
