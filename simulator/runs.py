@@ -64,7 +64,7 @@ class Events:
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
             chosen = built_in(name, self._rules, shares)
-            return Whole(fleet, chosen, self._rules, shares)
+            return Whole(fleet, chosen, self._rules, shares, alone=True)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 

@@ -4,15 +4,26 @@ fleet. For policies that only have `decide`, and for tests of those that have bo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from rankfold.policy.fractions import admit, counted, rate_of, wakes
+from rankfold.policy.fractions import admit, counted, fraction_of, need_of, rate_of, wakes
+from rankfold.policy.free import Free
 from rankfold.policy.incremental import Changes
+from rankfold.policy.lending import is_elastic, sizes_of
 from rankfold.policy.quotas import AGED_PART, decayed
 from rankfold.policy.quotas import wakes as quotas_wake
-from rankfold.policy.vocabulary import BUDGET_S, DISTURBING, Decision, Fleet, Guaranteed, Job, Rules
+from rankfold.policy.vocabulary import (
+    BUDGET_S,
+    DISTURBING,
+    Decision,
+    Fleet,
+    Group,
+    Guaranteed,
+    Job,
+    Rules,
+)
 
 RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 Decide = Callable[[Fleet, list[Job], float], Mapping[str, Decision]]
@@ -120,29 +131,111 @@ class Shares:
             self._quotas[name] = replace(quota, used=used)
 
 
+class _Rest:
+    """The devices that are left while each job has all that it could use, and its fraction. If they
+    suffice for new jobs, these are decided on as if there were no others."""
+
+    def __init__(self, fleet: Fleet, known: Iterable[_Known]):
+        self._free = Free(fleet.groups)
+        self._left = [float(group.to_come) for group in fleet.groups]
+        taken: set[int] = set()
+        for each in known:
+            taken.update(each.devices)
+            self.admit(each, -1)
+        self._free.remove(taken)
+
+    def admit(self, known: _Known, sign: int) -> None:
+        """Add what an admitted job needs for its fraction; -1: subtract it."""
+        if known.guaranteed is not None:
+            self._left[known.job.groups[0]] += sign * known.guaranteed.need
+
+    def give_back(self, known: _Known) -> None:
+        self._free.put(known.job.groups[0], known.devices)
+        self.admit(known, 1)
+
+    def take(self, job: Job, devices: int) -> None:
+        self._free.take(job.groups, devices)
+
+    def fleet(self, jobs: Iterable[Job], rules: Rules) -> Fleet | None:
+        """As many devices as these jobs could use; None if there are too few, or may be too few for
+        their fractions. Of those that are left, these are the ones that would be given to them."""
+        devices, needs = [0] * len(self._left), [0.0] * len(self._left)
+        for job in jobs:
+            devices[job.groups[0]] += job.devices
+            needs[job.groups[0]] += need_of(job, rules) if fraction_of(job, rules) else 0.0
+        groups = []
+        for at, number in enumerate(devices):
+            left = math.floor(self._left[at])
+            if number > self._free.count([at]) or (needs[at] and needs[at] + 1 > left):
+                return None
+            groups.append(Group(self._free.first(at, number), left))
+        return Fleet(tuple(groups), 0)
+
+
+def _has_all(job: Job, decision: Decision) -> bool:
+    """Whether a job could use no more than it gets."""
+    most = sizes_of(job)[-1] if is_elastic(job) else job.devices
+    return len(decision.devices or ()) >= most and decision.admitted is not False
+
+
 class Whole:
     """Takes time in proportion to jobs and devices at each event. fleet: all devices are free, also
-    those that jobs have when they arrive; these jobs are in `shares` already."""
+    those that jobs have when they arrive; these jobs are in `shares` already. alone: jobs arrive
+    without devices, each for one group, and have no influence on others while all have what they
+    could use: then such events take no time for the others."""
 
     def __init__(
-        self, fleet: Fleet, decide: Decide, rules: Rules = RULES, shares: Shares | None = None
+        self,
+        fleet: Fleet,
+        decide: Decide,
+        rules: Rules = RULES,
+        shares: Shares | None = None,
+        alone: bool = False,
     ):
         self._fleet, self._decide, self._rules = fleet, decide, rules
         self._shares = shares or Shares(rules)
         self._known: dict[str, _Known] = {}
+        self._new: dict[str, _Known] = {}  # since the last decision
+        self._alone = alone and not (rules.quotas or rules.max_wait)
+        self._rest: _Rest | None = None
 
     def arrive(self, job: Job) -> None:
-        self._known[job.name] = _Known(job)
+        self._known[job.name] = self._new[job.name] = _Known(job)
 
     def end(self, name: str, now: float) -> Guaranteed | None:
         known = self._known.pop(name)
         self._shares.change(known.job, -len(known.devices), now)
-        return known.end(now)
+        guaranteed = known.end(now)
+        if self._new.pop(name, None) is None and self._rest is not None:
+            self._rest.give_back(known)
+        return guaranteed
 
     def changes(self, now: float) -> Changes:
+        new, self._new = self._new, {}
+        if self._rest is not None:
+            if not new:
+                return {}
+            jobs = [known.seen(now) for known in new.values()]
+            fleet = self._rest.fleet(jobs, self._rules)
+            decisions = self._decide(fleet, jobs, now) if fleet else {}
+            if fleet and all(_has_all(job, decisions[job.name]) for job in jobs):
+                for known in new.values():
+                    self._rest.take(known.job, len(decisions[known.job.name].devices or ()))
+                changes = self._carry_out(decisions, now)
+                for known in new.values():
+                    self._rest.admit(known, -1)
+                return changes
+            self._rest = None
         jobs = [known.seen(now) for known in self._known.values()]
+        decisions = self._decide(self._fleet, jobs, now)
+        changes = self._carry_out(decisions, now)
+        if self._alone and all(_has_all(job, decisions[job.name]) for job in jobs):
+            self._rest = _Rest(self._fleet, self._known.values())
+        return changes
+
+    def _carry_out(self, decisions: Mapping[str, Decision], now: float) -> Changes:
         changes: Changes = {}
-        for name, decision in self._decide(self._fleet, jobs, now).items():
+        for name, decision in decisions.items():
             known = self._known[name]
             known.admit(decision.admitted, self._rules, now)
             if decision.note != known.job.note:
@@ -157,6 +250,8 @@ class Whole:
         return changes
 
     def wakes(self, now: float) -> float:
+        if self._rest is not None:
+            return math.inf
         jobs = (
             replace(known.job, own=known.devices, guaranteed=known.guaranteed)
             for known in self._known.values()

@@ -9,6 +9,7 @@ FORECAST = "tests/simulate/test_forecast.py"
 PLOT = "tests/simulate/test_plot.py"
 TRACES = "tests/simulate/test_traces.py"
 FOLLOWING = "tests/policy/test_incremental.py"
+ALONE = "tests/simulate/test_alone.py"
 
 TABLE: Table = {
     "simulator/events.py": {
@@ -75,6 +76,19 @@ TABLE: Table = {
         },
     },
     "simulator/whole.py": {
+        f"{ALONE}::test_the_decisions_are_those_on_all_jobs": {
+            "devices-of-jobs-that-ended-are-not-free": (
+                "self._free.put(known.job.groups[0], known.devices)",
+                "pass",
+            ),
+            "jobs-that-could-grow-have-all": (
+                "return len(decision.devices or ()) >= most and",
+                "return bool(decision.devices) and",
+            ),
+        },
+        f"{ALONE}::test_a_job_that_finds_enough_free_devices_takes_no_time_for_the_others": {
+            "each-decision-is-on-all-jobs": ("if self._alone and all(", "if False and all("),
+        },
         f"{FORECAST}::test_a_suspended_job_continues_with_what_it_had_left": {
             "devices-forgotten": ("self.devices = job.own", "self.devices = ()"),
         },
