@@ -9,6 +9,8 @@ from typing import cast, get_args
 from rankfold import legible
 from rankfold.plural import count
 from rankfold.policy.vocabulary import PRIORITY_MAX, TIERS, Tier
+from rankfold.simulator import easyscale, gavel
+from rankfold.simulator.easyscale import read_easyscale
 from rankfold.simulator.pollux import WORKLOAD
 from rankfold.simulator.table import SECONDS_MAX, BadTrace, Row, Table, header_of, shown
 from rankfold.simulator.trace import Kind, TraceJob
@@ -78,19 +80,38 @@ def read_philly(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
 
 
 Reader = Callable[[Path, Sequence[Kind]], list[TraceJob]]
-FORMATS: Mapping[str, Reader] = {"csv": read_csv, "philly": read_philly}
-POLLUX = "pollux"  # see pollux.py
+FORMATS: Mapping[str, Reader] = {
+    "csv": read_csv,
+    "philly": read_philly,
+    "easyscale": read_easyscale,
+}
+GAVEL, POLLUX = "gavel", "pollux"  # these need measurements: see gavel.py and pollux.py
+HEADERS = {
+    PHILLY: "philly",
+    easyscale.HEADER: "easyscale",
+    easyscale.COLUMNS: "easyscale",
+    gavel.COLUMNS: GAVEL,
+    WORKLOAD: POLLUX,
+}
 
 
 def form_of(path: Path) -> str:
     """The format of a trace, as its header says. Raises BadTrace."""
-    return {PHILLY: "philly", WORKLOAD: POLLUX}.get(tuple(header_of(path)), "csv")
+    return HEADERS.get(tuple(header_of(path)), "csv")
 
 
-def read(path: Path, kinds: Sequence[Kind], form: str | None = None) -> list[TraceJob]:
-    """The jobs of a trace. form: one of FORMATS; None: as the header says. kinds: the devices, the
-    kind with the most first. Raises BadTrace."""
-    jobs = FORMATS[form or form_of(path)](path, kinds)
+def read(
+    path: Path, kinds: Sequence[Kind], form: str | None = None, measured: Path | None = None
+) -> list[TraceJob]:
+    """The jobs of a trace. form: one of FORMATS, or GAVEL; None: as the header says. kinds: the
+    devices, the kind with the most first. measured: folder of the measurements, for GAVEL. Raises
+    BadTrace."""
+    form = form or form_of(path)
+    if form == GAVEL:
+        assert measured is not None
+        jobs = gavel.read_gavel(path, kinds, measured)
+    else:
+        jobs = FORMATS[form](path, kinds)
     if not jobs:
         raise BadTrace([f"{legible.name(path)}:1:1: -: the trace has no jobs"])
     return jobs

@@ -74,6 +74,10 @@ class Row:
             self.fault(column, "must be a text without blanks around it")
         return value
 
+    def maybe(self, column: str) -> str:
+        """A text, or nothing."""
+        return self.text(column) if self._values[self._table.columns[column]] else ""
+
     def number(self, column: str, least: float, most: float, above: bool = False) -> float:
         """A finite number from `least` to `most`. above: more than `least`."""
         value = self._values[self._table.columns[column]]
@@ -106,10 +110,11 @@ def shown(value: str) -> str:
 
 
 class Table:
-    """A file with a header. columns: name → index."""
+    """A file with a header. columns: name → index. ragged: the last column has no name and is not
+    read, lines may lack it, and the last line its end."""
 
-    def __init__(self, path: Path):
-        self.path, self.name = path, legible.name(path)
+    def __init__(self, path: Path, ragged: bool = False):
+        self.path, self.name, self.ragged = path, legible.name(path), ragged
         self.columns: dict[str, int] = {}
 
     def rows(
@@ -122,12 +127,16 @@ class Table:
         lines = self._lines()
         line, text = next(lines, (1, ""))
         names = self._values(line, text)
+        if self.ragged and names[-1:] == [""]:
+            names.pop()
         self.columns = self._header(names, required, optional, unordered)
         for line, text in lines:
             if line > ROWS_MAX + 1:
                 reason = f"the file has more than {ROWS_MAX} rows: simulate a part of it"
                 self._refuse(line, reason, faults)
             values = self._values(line, text)
+            if self.ragged and len(values) == len(names) + 1:
+                values.pop()
             if len(values) != len(names):
                 counted, wanted = count(len(values), "value"), len(names)
                 reason = f"has {counted}, the header has {wanted}: the line may be truncated"
@@ -193,7 +202,9 @@ class Table:
                     line += 1
                     text = self._decoded(line, data)
                     if not text.endswith("\n"):
-                        self._unended(line, data, text)
+                        if not self.ragged or len(data) >= LINE_MAX:
+                            self._unended(line, data, text)
+                        text += "\n"
                     yield line, text[:-1].removesuffix("\r")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._refuse(line + 1, f"the compressed file is damaged or truncated: {error}")

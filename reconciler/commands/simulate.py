@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
-from msgspec import structs
+from msgspec import Struct, structs
 
 from rankfold.legible import name as legible_name
 from rankfold.plugins import DECISION_S, Plugin, installed
@@ -30,7 +31,7 @@ from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.schemas import load_schema, schema_faults
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone
-from rankfold.simulator.formats import FORMATS, POLLUX, form_of, read
+from rankfold.simulator.formats import FORMATS, GAVEL, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
@@ -77,10 +78,21 @@ class Seconds(click.FloatRange):
 @click.option("--fleet", type=click.Path(path_type=Path), help="Directory of its pools.")
 @click.option("--nodes", type=click.IntRange(1, 100_000), help="Instead of --fleet.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="With --nodes.")
+@click.option(
+    "--devices",
+    metavar="TYPE=N,...",
+    help="Instead of --fleet: numbers of devices of several types.",
+)
 @click.option("--scheduler", default="fifo", show_default=True, help=", ".join(BUILT_IN))
 @click.option("--costs", "costs_file", type=click.Path(path_type=Path), help="YAML; else none.")
-@click.option("--format", "form", type=click.Choice([*FORMATS, POLLUX]), help="Default: by header.")
-@click.option("--applications", type=click.Path(path_type=Path), help="Folder; of format pollux.")
+@click.option(
+    "--format", "form", type=click.Choice([*FORMATS, GAVEL, POLLUX]), help="Default: by header."
+)
+@click.option(
+    "--applications",
+    type=click.Path(path_type=Path),
+    help="Folder of measurements; of formats gavel and pollux.",
+)
 @click.option(
     "--growth-delay",
     type=Seconds(0, 1e6),
@@ -115,6 +127,7 @@ def simulate(
     fleet: Path | None,
     nodes: int | None,
     gpus_per_node: int | None,
+    devices: str | None,
     scheduler: str,
     costs_file: Path | None,
     form: str | None,
@@ -142,6 +155,8 @@ def simulate(
         raise click.UsageError("give a TRACE, or -f FILE --from-state")
     names = _schedulers(scheduler)
     _check_plot(plot, plot_by)
+    there = There(fleet, nodes, gpus_per_node, _devices(devices) if devices else None)
+    given = Given(trace, form, there, applications, growth_delay, tick)
     costs = _costs(costs_file) if costs_file else Costs()
     with contextlib.ExitStack() as stack:
         plugins = {
@@ -151,11 +166,7 @@ def simulate(
         }
         policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
         try:
-            make = partial(_pollux, applications, tick)
-            if (form or form_of(trace)) != POLLUX:
-                _refuse(applications=applications, tick=tick)
-                make = partial(_jobs, form)
-            simulated = make(trace, fleet, nodes, gpus_per_node, costs, policies, growth_delay)
+            simulated = _simulated(given, costs, policies)
             with _progress(names, simulated.jobs) as progress:
                 results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
@@ -177,37 +188,45 @@ def simulate(
     return 0
 
 
-def _pollux(
-    applications: Path | None,
-    tick: float | None,
-    trace: Path,
-    fleet: Path | None,
-    nodes: int | None,
-    gpus_per_node: int | None,
-    costs: Costs,
-    policies: Policies,
-    growth_delay: float | None,
-) -> Trace:
-    if growth_delay is not None:
-        raise click.UsageError("--growth-delay is not for traces of format pollux")
-    there = _nodes(fleet, nodes, gpus_per_node)
-    jobs = read_workload(trace, _folder(applications), there.devices)
-    return Ticks(jobs, there, costs, policies, tick or TICK_S)
+class There(Struct, frozen=True):
+    """The options that give the devices."""
+
+    fleet: Path | None
+    nodes: int | None
+    gpus_per_node: int | None
+    devices: Mapping[str, int] | None  # type → number
 
 
-def _jobs(
-    form: str | None,
-    trace: Path,
-    fleet: Path | None,
-    nodes: int | None,
-    gpus_per_node: int | None,
-    costs: Costs,
-    policies: Policies,
-    growth_delay: float | None,
-) -> Trace:
-    kinds, rules = _kinds(fleet, nodes, gpus_per_node)
-    rules = structs.replace(rules, growth_delay=growth_delay or 0.0)
-    return Events(read(trace, kinds, form), kinds, costs, policies, rules)
+class Given(Struct, frozen=True):
+    """The options that give the jobs, and the devices for them."""
+
+    trace: Path
+    form: str | None
+    there: There
+    applications: Path | None
+    growth_delay: float | None
+    tick: float | None
+
+
+def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
+    form = given.form or form_of(given.trace)
+    folder = given.applications
+    if folder is None and form in (GAVEL, POLLUX):
+        raise click.UsageError(f"a trace of format {form} needs --applications DIR")
+    if folder is not None and form not in (GAVEL, POLLUX):
+        raise click.UsageError("--applications is only for traces of formats gavel and pollux")
+    if form == POLLUX:
+        assert folder is not None
+        if given.growth_delay is not None:
+            raise click.UsageError("--growth-delay is not for traces of format pollux")
+        nodes = _nodes(given.there)
+        workload = read_workload(given.trace, folder, nodes.devices)
+        return Ticks(workload, nodes, costs, policies, given.tick or TICK_S)
+    if given.tick is not None:
+        raise click.UsageError("--tick is only for traces of format pollux")
+    kinds, rules = _kinds(given.there)
+    rules = structs.replace(rules, growth_delay=given.growth_delay or 0.0)
+    return Events(read(given.trace, kinds, form, folder), kinds, costs, policies, rules)
 
 
 def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, Result]) -> Json:
@@ -268,34 +287,41 @@ def _deciding(plugin: Plugin) -> Decide:
 # ---- the fleet
 
 
-def _folder(applications: Path | None) -> Path:
-    if applications is None:
-        raise click.UsageError("a trace of format pollux needs --applications DIR")
-    return applications
+def _devices(given: str) -> dict[str, int]:
+    """Type → number, as --devices gives them."""
+    found: dict[str, int] = {}
+    for each in given.split(","):
+        match = re.fullmatch(r"([a-z0-9][-a-z0-9]{0,39})=([0-9]{1,6})", each)
+        if match is None or not int(match[2]) or match[1] in found:
+            reason = "is not TYPE=N with a different type and a number from 1 to 999999"
+            raise click.BadParameter(f"{each!r} {reason}", param_hint="--devices")
+        found[match[1]] = int(match[2])
+    return found
 
 
-def _nodes(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> Nodes:
-    if fleet is not None or nodes is None or gpus_per_node is None:
+def _nodes(there: There) -> Nodes:
+    others = there.fleet is not None or there.devices is not None
+    if others or there.nodes is None or there.gpus_per_node is None:
         raise click.UsageError("a trace of format pollux needs --nodes N and --gpus-per-node M")
-    return Nodes(nodes, gpus_per_node)
+    return Nodes(there.nodes, there.gpus_per_node)
 
 
-def _refuse(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise click.UsageError(f"--{name} is only for traces of format pollux")
-
-
-def _kinds(
-    fleet: Path | None, nodes: int | None, gpus_per_node: int | None
-) -> tuple[list[Kind], Rules]:
+def _kinds(there: There) -> tuple[list[Kind], Rules]:
     """The devices, the type with the most first, and the rules of the fleet's Policy."""
-    if fleet is None:
-        if nodes is None or gpus_per_node is None:
-            raise click.UsageError("give either --fleet DIR, or --nodes N and --gpus-per-node M")
-        return [Kind("gpu", nodes * gpus_per_node)], RULES
-    if nodes is not None or gpus_per_node is not None:
-        raise click.UsageError("give --fleet, or --nodes and --gpus-per-node, not both")
+    numbered = there.nodes is not None or there.gpus_per_node is not None
+    ways = [there.fleet is not None, numbered, there.devices is not None]
+    whole = not numbered or (there.nodes is not None and there.gpus_per_node is not None)
+    if sum(ways) != 1 or not whole:
+        raise click.UsageError(
+            "give one of --fleet DIR, --nodes N with --gpus-per-node M, and --devices TYPE=N,…"
+        )
+    if there.devices is not None:
+        kinds = [Kind(name, number) for name, number in there.devices.items()]
+        return sorted(kinds, key=lambda kind: -kind.devices), RULES
+    if there.nodes is not None and there.gpus_per_node is not None:
+        return [Kind("gpu", there.nodes * there.gpus_per_node)], RULES
+    fleet = there.fleet
+    assert fleet is not None
     loaded = spec.load_dir(fleet)
     for warning in loaded.warnings:
         say(f"warning: {warning}")

@@ -7,6 +7,7 @@ from support.seeding import Table
 EVENTS = "tests/simulate/test_events.py"
 FORECAST = "tests/simulate/test_forecast.py"
 PLOT = "tests/simulate/test_plot.py"
+WORKLOADS = "tests/simulate/test_workloads.py"
 TRACES = "tests/simulate/test_traces.py"
 FOLLOWING = "tests/policy/test_incremental.py"
 ALONE = "tests/simulate/test_alone.py"
@@ -126,6 +127,29 @@ TABLE: Table = {
         f"{TRACES}::test_errors_in_a_philly_trace": {
             "order-not-checked": ("if jobs and seconds < jobs[-1].arrival:", "if False:"),
             "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
+        },
+    },
+    "simulator/easyscale.py": {
+        f"{WORKLOADS}::test_a_job_of_easyscale_takes_its_steps_on_the_type_that_it_prefers": {
+            "always-the-first-type": ("steps[TYPES.index(preferred)]", "steps[0]"),
+            "parts-of-steps": ("math.ceil(epochs * EPOCH * samples", "(epochs * EPOCH * samples"),
+        },
+        f"{WORKLOADS}::test_its_rows_are_sorted_and_replaced_and_the_last_has_no_end": {
+            "not-sorted": (
+                "sorted(jobs.values(), key=lambda job: job.arrival)",
+                "[*jobs.values()]",
+            ),
+        },
+    },
+    "simulator/gavel.py": {
+        f"{WORKLOADS}::test_numbers_that_were_not_measured_have_the_speed_of_the_next_lower_one": {
+            "speed-of-fewer-devices": (
+                "measured[nearest] * devices / nearest",
+                "measured[nearest]",
+            ),
+        },
+        f"{WORKLOADS}::test_errors_in_a_workload_of_gavel": {
+            "clusters-in-one-order": ("last.get(cluster, (0.0, 0))", 'last.get("a", (0.0, 0))'),
         },
     },
     "simulator/pollux.py": {

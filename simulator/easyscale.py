@@ -1,0 +1,76 @@
+"""The workload of EasyScale (SC '23), which has no licence: it is read where a user has it.
+
+Its jobs train with a fixed number of logical workers, on any number of devices from one on. A step
+computes one batch for each worker; it takes as long as EasyScale's authors measured on the device
+that the job prefers, whatever the size of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankfold.simulator.table import SECONDS_MAX, Row, Table, shown
+from rankfold.simulator.trace import Kind, TraceJob
+
+COLUMNS = (
+    "name", "time", "application", "max_parallelism", "batch_size", "epochs",
+    "enable_heterogeneous_deterministic", "preferred_gpu",
+)  # fmt: skip
+HEADER = (*COLUMNS, "")  # the last column has no name, and some rows lack it
+TYPES = ("v100", "p100", "t4")
+EPOCH = 0.01  # part of the samples that an epoch of a simulation has
+WORKERS_MAX, BATCH_MAX, EPOCHS_MAX = 1 << 16, 1 << 24, 10**6
+IMAGENET, VOC, SQUAD, MOVIELENS = 1_280_000, 16_551, 88_641, 4_970_845
+# Samples, and seconds of a step on each of TYPES, with the same bits on any number of them.
+APPLICATIONS = {
+    "shufflenetv2": (IMAGENET, (0.2167, 0.3310, 0.4022)),
+    "resnet50": (IMAGENET, (0.2688, 0.4393, 0.6591)),
+    "vgg19": (IMAGENET, (0.3924, 0.6514, 0.9439)),
+    "yolov3": (VOC, (0.4590, 0.7169, 0.8133)),
+    "ncf": (MOVIELENS, (0.0105, 0.0130, 0.0110)),
+    "bert": (SQUAD, (0.4406, 0.6007, 0.6819)),
+    "electra": (SQUAD, (0.4418, 0.6023, 0.6853)),
+    "swintransformer": (IMAGENET, (0.4114, 0.5945, 0.5974)),
+}
+
+
+def read_easyscale(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
+    """The jobs in the order of arrival; a later row replaces an earlier one of its name, as in
+    EasyScale's simulator. Raises BadTrace."""
+    jobs: dict[str, TraceJob] = {}
+    for row in Table(path, ragged=True).rows(COLUMNS, ()):
+        name, arrival = row.text("name"), row.number("time", 0, SECONDS_MAX)
+        workers = row.whole("max_parallelism", 1, WORKERS_MAX)
+        batch = row.whole("batch_size", 1, BATCH_MAX)
+        epochs = row.whole("epochs", 1, EPOCHS_MAX)
+        samples, step_s = _application(row)
+        steps = math.ceil(epochs * EPOCH * samples / (batch * workers))
+        jobs[name] = TraceJob(name, arrival, workers, 1, workers, steps * step_s, _kind(row, kinds))
+    return sorted(jobs.values(), key=lambda job: job.arrival)
+
+
+def _application(row: Row) -> tuple[int, float]:
+    """Its samples, and seconds of a step on the type of device that the job prefers."""
+    name, preferred = row.text("application"), row.text("preferred_gpu")
+    if name not in APPLICATIONS:
+        row.fault("application", f"must be one of {', '.join(APPLICATIONS)}, not {shown(name)}")
+    if preferred not in TYPES:
+        row.fault("preferred_gpu", f"must be one of {', '.join(TYPES)}, not {shown(preferred)}")
+    if name not in APPLICATIONS or preferred not in TYPES:
+        return 1, 1.0
+    samples, steps = APPLICATIONS[name]
+    return samples, steps[TYPES.index(preferred)]
+
+
+def _kind(row: Row, kinds: Sequence[Kind]) -> int:
+    """The devices of the type that the job prefers; if all are equal, these are of that type."""
+    preferred, known = row.text("preferred_gpu"), [kind.type for kind in kinds]
+    if preferred in known:
+        return known.index(preferred)
+    if len(kinds) > 1 and preferred in TYPES:
+        there = ", ".join(known)
+        reason = f"the fleet has {there}, not {preferred}: give --devices v100=32,p100=16,t4=16"
+        row.fault("preferred_gpu", reason)
+    return 0
