@@ -70,7 +70,7 @@ class Cut:
         """The processes save before the step that this returns, and continue. Not called again
         until all have saved."""
         with self._locked():
-            self._steps[SAVE] = self._steps[BEGUN] + 1
+            self._steps[SAVE] = max(self._steps[BEGUN], 0) + 1  # the first step has no state yet
             return self._steps[SAVE]
 
     def no_end(self) -> None:

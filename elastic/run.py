@@ -82,6 +82,8 @@ class Running:
         requests: Requests,
     ) -> None:
         self.count = count
+        self._rendezvous = plan.folder / name  # a file
+        self._rendezvous.unlink(missing_ok=True)  # of a run that was killed
         self.reports, report = os.pipe()
         pipes = {each: os.pipe() for each in range(count)}
         self._go = {each: write for each, (_, write) in pipes.items()}
@@ -101,7 +103,7 @@ class Running:
         )
         self.text = b""  # of a report that is not complete
         self.waiting = 0  # processes that wait for the saved state
-        self.saved: dict[int, int] = {}  # by step, the number of processes that have saved it
+        self.saved: dict[int, list[str]] = {}  # by step: of each process, why it has not saved it
         self.living: dict[int, int] = {}  # by pidfd, the index
         self._pids: dict[int, int] = {}
         parent = os.getpid()
@@ -109,13 +111,13 @@ class Running:
             pid = os.fork()
             if pid == 0:
                 requests.forget()
-                raise SystemExit(self._begin(plan, index, name, parent))
+                raise SystemExit(self._begin(plan, index, parent))
             self.living[descriptor := os.pidfd_open(pid)] = index
             self._pids[descriptor] = pid
         for descriptor in (report, *go.values()):
             os.close(descriptor)
 
-    def _begin(self, plan: Plan, index: int, name: str, parent: int) -> int:
+    def _begin(self, plan: Plan, index: int, parent: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -124,7 +126,7 @@ class Running:
             os.close(descriptor)
         if os.getppid() != parent:
             return 1
-        return work(self.stage, plan.script, index, plan.folder / name)
+        return work(self.stage, plan.script, index, self._rendezvous)
 
     def descriptors(self) -> list[int]:
         return [self.reports, *self.living]
@@ -169,6 +171,7 @@ class Running:
         """Called when all its processes have ended."""
         for descriptor in (self.reports, *self._go.values()):
             os.close(descriptor)
+        self._rendezvous.unlink(missing_ok=True)
         self.cut.close()
 
 
@@ -196,7 +199,6 @@ class Parent:
     def _start(self, count: int, end: int | None, continues: bool) -> Running:
         self._started += 1
         name = f"rendezvous-{self._started}"
-        (self._plan.folder / name).unlink(missing_ok=True)  # of a run that was killed
         return Running(self._plan, count, end, continues, name, self._requests)
 
     def _prepare(self, step: int) -> Running:
@@ -358,19 +360,26 @@ class Parent:
         subject, *values = line.split()
         if subject == "prepare" and current.stage.end is not None and self._asked is None:
             self._prepare(current.stage.end)
-        if subject == "saved":
+        if subject in ("saved", "unsaved"):
             step = int(values[0])
-            current.saved[step] = current.saved.get(step, 0) + 1
-            if current.saved[step] == current.count:
-                self._commit(current, step)
+            failures = current.saved.setdefault(step, [])
+            failures.append(" ".join(values[1:]))
+            if len(failures) == current.count:
+                self._commit(current, step, next(filter(None, failures), ""))
 
-    def _commit(self, current: Running, step: int) -> None:
+    def _commit(self, current: Running, step: int, failure: str) -> None:
         """All processes have saved their state. It replaces older ones."""
-        self._failures = 0
         folder = self._plan.folder
-        if self._plan.every is not None or self._asks("checkpoint", "suspend"):
-            seal(folder / f"unfinished-{step}")
-        (folder / f"unfinished-{step}").rename(folder / f"step-{step}")
+        try:
+            if failure:
+                raise OSError(failure)
+            if self._plan.every is not None or self._asks("checkpoint", "suspend"):
+                seal(folder / f"unfinished-{step}")
+            (folder / f"unfinished-{step}").rename(folder / f"step-{step}")
+        except OSError as error:
+            self._continue_unsaved(current, step, str(error))
+            return
+        self._failures = 0
         for path in folder.iterdir():
             if (name := SAVED.fullmatch(path.name)) and int(name[1]) != step:
                 shutil.rmtree(path)
@@ -383,6 +392,19 @@ class Parent:
             self._done(step=step)
         else:
             current.leave()
+
+    def _continue_unsaved(self, current: Running, step: int, reason: str) -> None:
+        """The processes continue; so does the run after a kill, from an older state."""
+        shutil.rmtree(self._plan.folder / f"unfinished-{step}", ignore_errors=True)
+        text = f"the state before step {step} cannot be saved: {reason}"
+        print(f"{text}; the run continues without it", file=sys.stderr)
+        if self._asks("scale"):
+            self._count(current.count)
+        if self._asks("scale", "suspend", "hold", "checkpoint"):
+            self._refuse(text)
+        if current.cut.ends(step):
+            self._discard_next()
+            current.stay()
 
     # ---- requests ----
 

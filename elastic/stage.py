@@ -11,6 +11,7 @@ from .cut import NEVER, Cut, Marks
 from .errors import Stopped
 
 STAY = b"stay"
+LONGEST_REASON = 1000  # characters; a pipe takes 4096 bytes at once
 LEAD = 1  # steps before its end at which a stage has the next one prepared
 
 
@@ -49,6 +50,14 @@ class Stage(NamedTuple):
 
     def send(self, message: str) -> None:
         os.write(self.report, f"{message}\n".encode())  # short: processes' lines do not mix
+
+    def send_saved(self, step: int, failures: str) -> None:
+        """Reports that the process has saved its state before a step; or why it has not: a line per
+        worker."""
+        if failures:
+            self.send(f"unsaved {step} {failures.splitlines()[0][:LONGEST_REASON]}")
+        else:
+            self.send(f"saved {step}")
 
     def wait_for_state(self, index: int) -> Path:
         """The folder with saved state. Called by one logical worker of process `index`."""

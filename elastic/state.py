@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
@@ -90,7 +90,7 @@ def save_own(worker: Worker, folder: Path, log_bytes: list[int], reader: Any) ->
             for each in worker.locals
         ],
     }
-    torch.save(state, folder / f"rank-{worker.rank}.pt")
+    _write(state, folder / f"rank-{worker.rank}.pt")
 
 
 def save_shared(worker: Worker, folder: Path) -> None:
@@ -106,7 +106,42 @@ def save_shared(worker: Worker, folder: Path) -> None:
                 "buckets": wrapped.buckets if worker.host.stage.keeps_bits else None,
             }
         )
-    torch.save(models, folder / "shared.pt")
+    _write(models, folder / "shared.pt")
+
+
+def _write(state: Any, path: Path) -> None:
+    """Raises OSError: PyTorch raises its own errors where it cannot write."""
+    with path.open("wb") as file:
+        written = _Written(file)
+        try:
+            torch.save(state, written)
+        except RuntimeError:
+            if written.failure is None:
+                raise
+        if written.failure is not None:
+            raise written.failure
+
+
+class _Written:
+    """A file that remembers why it could not be written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            self.failure = error
+            raise
 
 
 def _file(path: Path) -> Any:

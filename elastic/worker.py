@@ -241,18 +241,26 @@ class Worker:
         self._saved = step
         for each in self.wrapped:
             each.arrange()
-        folder = stage.unfinished(step)
-        folder.mkdir(parents=True, exist_ok=True)
-        state.save_own(self, folder, self._written(), reader.saved())
-        if self.rank == 0:
-            state.save_shared(self, folder)
 
-        def saved(_: dict[int, None]) -> None:
-            stage.send(f"saved {step}")
+        def saved(failures: dict[int, str]) -> None:
+            stage.send_saved(step, "".join(failures.values()))
             if NEVER != marks.end <= step and not stage.stays(self.host.index):
                 self.host.exit()
 
-        self.bring_next("all have saved their state", None, saved)()
+        failure = self._save(stage.unfinished(step), reader)
+        self.bring_next("all have saved their state", failure, saved)()
+
+    def _save(self, folder: Path, reader: Reader) -> str:
+        """Writes its state. Returns why it cannot be written, because the disk is full, for
+        example; empty: it has been."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            state.save_own(self, folder, self._written(), reader.saved())
+            if self.rank == 0:
+                state.save_shared(self, folder)
+        except OSError as error:
+            return f"{error}\n"
+        return ""
 
     def _written(self) -> list[int]:
         """The lengths of its logs."""

@@ -11,6 +11,7 @@ FEATURES = "tests/elastic/test_features.py"
 RESIZE = f"{FEATURES}::test_features_have_the_output_of_stock_processes"
 RESUME = f"{FEATURES}::test_a_killed_run_continues_in_other_processes"
 REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
+DISK = "tests/elastic/test_requests.py::test_a_run_on_a_full_disk_refuses_changes_and_continues"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 TABLE: Table = {
@@ -48,6 +49,16 @@ TABLE: Table = {
         },
     },
     "elastic/state.py": {
+        DISK: {
+            "unwritten-state-is-no-error": (
+                "            if written.failure is None:\n                raise",
+                "            pass",
+            ),
+            "failure-is-not-reported": (
+                "        if written.failure is not None:\n            raise written.failure",
+                "        return",
+            ),
+        },
         RESIZE: {
             "buffers-of-rank-0": (
                 'state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")',
@@ -78,6 +89,12 @@ TABLE: Table = {
         },
     },
     "elastic/cut.py": {
+        "tests/elastic/test_cut.py": {
+            "saved-before-the-first-step": (
+                "max(self._steps[BEGUN], 0) + 1",
+                "self._steps[BEGUN] + 1",
+            ),
+        },
         REQUESTS: {
             "cut-at-a-step-that-has-begun": (
                 "self._steps[END] = self._steps[BEGUN] + 1",
@@ -91,10 +108,11 @@ TABLE: Table = {
     "elastic/run.py": {
         RESUME: {
             "rendezvous-of-a-killed-run": (
-                "        (self._plan.folder / name).unlink(missing_ok=True)",
-                "        None",
+                "        self._rendezvous.unlink(missing_ok=True)  # of",
+                "        None  # of",
             ),
         },
+        DISK: {"unsaved-counts-as-saved": ("            if failure:", "            if False:")},
         KILL: {
             "does-not-continue": (
                 "if latest is None or self._failures >= ATTEMPTS:",

@@ -107,7 +107,6 @@ TABLE: Table = {
     },
     "elastic/host.py": {
         f"{LEVELS}::test_d0_has_the_bits_of_stock_processes_until_their_number_changes": {
-            "each-level-is-d1": ("if self.stage.keeps_bits:", "if True:"),
             "each-level-is-d0": ("if self.stage.keeps_bits:", "if False:"),
         },
     },

@@ -3,6 +3,7 @@ bits stay."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +17,14 @@ from elastic.conftest import LONG, LONG_FEATURES, Python
 from elastic.test_features import RUN, SCRIPT, WORLD, output
 from rankfold.elastic import __main__ as main
 from rankfold.elastic import requests
+from support.disk import fill, small_disk
+from support.leaks import State
 from support.patience import scaled
 
 pytestmark = pytest.mark.torch
+
+
+SPACE = 3 * 4096  # bytes: enough for new processes, not for the state
 
 
 @contextmanager
@@ -63,6 +69,31 @@ def test_requests_change_no_bit(python: Python, long: dict[str, str], tmp_path: 
         assert ask("resume", processes=3) == {"processes": 3, "step": suspended}
     assert (ended[0].returncode, ended[0].stderr) == (0, "")
     assert output(tmp_path) == long
+
+
+def test_a_run_on_a_full_disk_refuses_changes_and_continues(
+    python: Python, long: dict[str, str], tmp_path: Path, state: State
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with small_disk(state) as disk:
+        options = ("--processes=2", f"--logs={logs}")
+        with running(python, disk, *options) as (ask, ended):
+            first = ask("checkpoint")["step"]
+            ballast = fill(disk)
+            os.truncate(ballast, ballast.stat().st_size - SPACE)
+            for request in ("scale", "checkpoint", "suspend"):
+                processes = {"processes": 1} if request == "scale" else {}
+                with pytest.raises(requests.Refused, match=r"cannot be saved.*No space left"):
+                    ask(request, **processes)
+            status = ask("status")
+            assert (status["phase"], status["processes"], status["saved"]) == ("running", 2, first)
+            ballast.unlink()
+            assert ask("checkpoint")["step"] > first
+            assert ask("scale", processes=1)["processes"] == 1
+    assert ended[0].returncode == 0
+    assert "No space left on device; the run continues without it\n" in ended[0].stderr
+    assert output(logs) == long
 
 
 def test_requests_that_cannot_be_carried_out_are_refused(python: Python, tmp_path: Path) -> None:
