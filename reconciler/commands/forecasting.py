@@ -10,6 +10,7 @@ from rankfold.legible import name as legible_name
 from rankfold.reconciler import clock, plan
 from rankfold.reconciler.commands.common import fail, show
 from rankfold.reconciler.commands.looking import warn_of_reconciler
+from rankfold.reconciler.journal.rows import in_service
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.report import forecast, snapshot
 from rankfold.reconciler.report.lines import emit, say
@@ -36,7 +37,9 @@ def show_effects(state: Path, place: Path, output: str) -> int:
     if not loaded.desired.jobs:
         fail(f"{legible_name(place)} has no job")
     now = clock.now()
-    new = {name: replace(job, created=now) for name, job in loaded.desired.jobs.items()}
+    new = {
+        name: in_service(replace(job, created=now), {}) for name, job in loaded.desired.jobs.items()
+    }
     then = replace(snap.desired, jobs={**snap.desired.jobs, **new})
     warn_of_reconciler(reconciler_of(snap))
     data = forecast.effects(

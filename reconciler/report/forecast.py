@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import Json
@@ -29,6 +29,7 @@ class Outlook(Struct, frozen=True):
     names: devices by position.
     reasons: why jobs wait now, for people.
     stalled: those of them that never start in this fleet.
+    resting: why jobs are suspended, as long as their files or a person want it.
     pauses: seconds for which a job stands still when it moves, as measured; 0: not measured.
     without_limit: jobs that have devices now and no time limit.
     until: seconds from now up to which it was computed, if more would happen later.
@@ -38,6 +39,7 @@ class Outlook(Struct, frozen=True):
     names: tuple[str, ...]
     reasons: Mapping[str, str]
     stalled: frozenset[str]
+    resting: Mapping[str, str]
     pauses: Mapping[str, float]
     without_limit: tuple[str, ...]
     until: float | None
@@ -85,10 +87,15 @@ def outlook(
         tuple(index.names),
         {name: condition.message for name, condition in waiting.items()},
         frozenset(name for name, each in waiting.items() if each.type == "Stalled"),
+        {name: _why_suspended(job) for name, job in desired.jobs.items() if job.suspended},
         {name: record.pause_s for name, record in records.items()},
         tuple(without),
         found.until,
     )
+
+
+def _why_suspended(job: Job) -> str:
+    return "its service needs fewer replicas now" if job.idle else "it is suspended"
 
 
 def starts(found: Outlook) -> list[Json]:
@@ -149,8 +156,8 @@ def _job(name: str, new: bool, then: Outlook, now: Outlook) -> Json:
         "start": _rounded(start),
         "end": _rounded(then.end(name)),
         "startWithout": None if new else _rounded(now.start(name)),
-        "stalled": name in then.stalled,
-        "reason": "" if start == 0 else then.reasons.get(name, ""),
+        "stalled": name in then.stalled or name in then.resting,
+        "reason": "" if start == 0 else then.resting.get(name) or then.reasons.get(name, ""),
     }
 
 

@@ -163,6 +163,17 @@ def test_a_new_job_that_never_fits_has_the_reason() -> None:
 
 
 @pytest.mark.unit
+def test_a_new_job_that_is_suspended_does_not_wait() -> None:
+    place = fleet(1)
+    place.converge()
+    (_, line), data = shown(place, one_device("new", 1, suspend=True))
+    assert line.split() == ["new", "(new)", "-", "-", "-", "it", "is", "suspended"]
+    assert data["jobs"][0]["stalled"]
+    (_, line), _ = shown(place, one_device("web-1", 1, idle=True))
+    assert line.endswith("its service needs fewer replicas now")
+
+
+@pytest.mark.unit
 def test_a_plan_says_when_waiting_jobs_start() -> None:
     place = fleet(1, one_device("a", 0, time_limit_s=LIMIT), one_device("b", 1))
     place.converge()
