@@ -112,6 +112,9 @@ TABLE: Table = {
                 "        None  # of",
             ),
         },
+        "tests/elastic/test_leaks.py::test_changes_leave_nothing[24]": {
+            "descriptors-of-a-stage-stay": ("        self.cut.close()", "        pass"),
+        },
         DISK: {"unsaved-counts-as-saved": ("            if failure:", "            if False:")},
         KILL: {
             "does-not-continue": (

@@ -1,0 +1,43 @@
+"""Models of usual kinds (NeuMF, VGG, ShuffleNetV2, an LSTM, a detector) have the bits of stock
+DistributedDataParallel in any number of processes, and when the number changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic.conftest import Python
+from elastic.test_features import HERE, RUN, WORLD, output
+
+pytestmark = pytest.mark.torch
+SCRIPT = HERE / "models.py"
+STEPS = 2 * 3  # of each model
+
+
+@pytest.fixture(scope="module")
+def stock(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("stock")
+    done = python(HERE / "stock.py", WORLD, folder, SCRIPT)
+    assert (done.returncode, done.stderr) == (0, ""), output(folder)
+    found = output(folder)
+    assert all(text.count("\n") == 5 * STEPS for name, text in found.items() if "out" in name)
+    return found
+
+
+# In the first steps of a model, when PyTorch arranges its buckets, and later.
+CHANGES = "--schedule=0:3,1:1,2:2,5:1,8:3,13:1,15:2,19:1,20:3,22:1,25:2,29:3"
+
+
+@pytest.mark.parametrize(
+    "processes",
+    ["--processes=1", "--processes=2", pytest.param(CHANGES, marks=pytest.mark.slow, id="changes")],
+)
+def test_models_have_the_bits_of_stock_processes(
+    python: Python, stock: dict[str, str], tmp_path: Path, processes: str
+) -> None:
+    done = python(*RUN, processes, "--state", tmp_path, SCRIPT)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path)
+    found = output(tmp_path)
+    for name, text in stock.items():
+        assert found[name].splitlines() == text.splitlines(), name
