@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from rankfold.reconciler.cli import cli
@@ -84,6 +85,23 @@ def test_plan_says_what_disturbs_and_applying_the_same_changes_nothing(
     text = rankfold("plan", "-f", folder, "-o", "markdown")
     assert "spec.gpus: 4 → 2" in text and "disturbs" in text
     assert devices(rankfold) == 4, "plan changes nothing"
+
+
+@pytest.mark.slow  # it waits for the time limit
+def test_a_job_ends_at_its_time_limit_and_the_next_one_starts(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    specs.pool(1)
+    specs.job("first", 1, "timeLimit: 2s", ranks=1)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    process = pids(rankfold, "first")[0]
+    specs.job("next", 1, ranks=1)
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: devices(rankfold, "next") == 1)
+    first = rankfold.job("first")
+    assert (first["phase"], first["restarts"], first["timeLeft"]) == ("Failed", 0, 0)
+    assert first["message"].startswith("it ran for its timeLimit: 2 seconds on 1 device")
+    assert leaks.has_ended(process, leaks.GRACE_S)
 
 
 def test_a_change_to_a_fixed_field_of_a_started_job_is_refused_with_its_line(

@@ -86,9 +86,10 @@ def jobs(draw: st.DrawFn) -> list[Job]:
     for number, limit in enumerate(limits[: draw(st.integers(2, 5))]):
         ranks = draw(st.integers(1, 3))
         gpus = draw(st.integers(1, ranks))
+        least = draw(st.one_of(st.none(), st.integers(0, gpus - 1)))
         tier = draw(st.sampled_from(["basic", "standard", "premium"]))
         fields = {"time_limit_s": limit, "tier": tier}
-        found.append(replace(job(f"j{number}", ranks, gpus, created=float(number)), **fields))
+        found.append(replace(job(f"j{number}", ranks, gpus, least, float(number)), **fields))
     return found
 
 
