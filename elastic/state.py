@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -110,37 +110,14 @@ def save_shared(worker: Worker, folder: Path) -> None:
 
 
 def _write(state: Any, path: Path) -> None:
-    """Raises OSError: PyTorch raises its own errors where it cannot write."""
+    """Raises OSError, also where PyTorch raises an error of its own in its place. A buffered file
+    writes all of what it gets, or raises."""
     with path.open("wb") as file:
-        written = _Written(file)
         try:
-            torch.save(state, written)
-        except RuntimeError:
-            if written.failure is None:
-                raise
-        if written.failure is not None:
-            raise written.failure
-
-
-class _Written:
-    """A file that remembers why it could not be written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.failure = error
-            raise
-
-    def flush(self) -> None:
-        try:
-            self._file.flush()
-        except OSError as error:
-            self.failure = error
+            torch.save(state, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
             raise
 
 

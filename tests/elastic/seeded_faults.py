@@ -49,16 +49,6 @@ TABLE: Table = {
         },
     },
     "elastic/state.py": {
-        DISK: {
-            "unwritten-state-is-no-error": (
-                "            if written.failure is None:\n                raise",
-                "            pass",
-            ),
-            "failure-is-not-reported": (
-                "        if written.failure is not None:\n            raise written.failure",
-                "        return",
-            ),
-        },
         RESIZE: {
             "buffers-of-rank-0": (
                 'state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")',

@@ -54,7 +54,7 @@ class Job:
         self.rankfold, self.specs = rankfold, specs
         specs.write("pool.yaml", POOL)
 
-    def apply(self, gpus: int, extra: str = "") -> None:
+    def apply(self, gpus: int | str, extra: str = "") -> None:
         self.specs.write("train.yaml", JOB.replace("GPUS", str(gpus)) + extra)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
 
@@ -125,6 +125,23 @@ def test_checkpoints_by_steps_need_no_criu_and_no_privileges(
     assert job.now()["restarts"] == 1
     (lost,) = (c["message"] for c in job.now()["conditions"] if c["type"] == "Restarted")
     assert "checkpoint" in lost
+    assert job.output() == long
+
+
+@pytest.mark.slow
+def test_the_policy_suspends_a_job_without_a_guarantee_and_resumes_it(
+    job: Job, long: dict[str, str]
+) -> None:
+    job.apply("{min: 0, max: 3}")
+    assert len(set(job.now()["placement"].values())) == 3
+    other = JOB.replace("name: train", "name: urgent").replace("GPUS", "3")
+    job.specs.write("urgent.yaml", other.replace('"EPOCHS": "40"', '"EPOCHS": "2"'))
+    job.rankfold("apply", "-f", str(job.specs.folder))
+    job.rankfold.until(lambda: not job.now()["placement"])
+    assert job.now()["phase"] != "Succeeded"
+    job.rankfold.until(lambda: job.rankfold.job("urgent")["phase"] == "Succeeded")
+    assert job.ends() == "Succeeded"
+    assert job.now()["restarts"] == 0
     assert job.output() == long
 
 
