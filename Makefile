@@ -214,6 +214,10 @@ bench-policy: $(VENV_READY) ## measure one decision on all jobs, with tiers, ran
 bench-serving: $(VENV_READY) ## simulate a day of a service's load, with training on the devices that it leaves
 	$(PYTHON) -m benchmarks.serving $(BENCH_ARGS)
 
+.PHONY: bench-philly
+bench-philly: $(VENV_READY) ## simulate the jobs of the Philly trace with tiers, on a large fleet and at several loads
+	$(PYTHON) -m benchmarks.philly $(BENCH_ARGS)
+
 # Writes everything that a GPU can show to build/gpu/report.json, and what is missing. It builds what
 # it needs itself, so that a failed build is in the report.
 .PHONY: gpu-check
