@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 from rankfold import paths
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.commands.common import EXIT_INVALID
+from rankfold.reconciler.commands.simulate import _progress
 from rankfold.reconciler.source.invalid import InvalidInput
 
 pytestmark = pytest.mark.unit
@@ -82,6 +85,24 @@ def test_text_is_a_table(simulate: Callable[..., Result]) -> None:
         "SCHEDULER  JCT MEAN     P50     P99  WAIT MEAN  MAKESPAN   USED  DISTURBED",
         "fifo          8.7 s  10.0 s  12.0 s      3.0 s    13.0 s  76.9%          0",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_shows_how_many_jobs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    with _progress(["fifo"], 3) as progress:
+        progress("fifo", 2)
+    assert "fifo" in shown.getvalue() and "2/3" in shown.getvalue()
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    with _progress(["fifo"], 3) as progress:
+        progress("fifo", 2)
+    assert piped.getvalue() == ""
 
 
 def test_a_fleet_is_a_directory_of_pools(simulate: Callable[..., Result], tmp_path: Path) -> None:
