@@ -103,13 +103,14 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     observed = plan.assume_fleet(then, snap.observed)
     planned = plan.plan(then, snap.records, observed, clock.now())
     waiting: list[Json] = []
+    resumes: dict[str, Json] = {}
     if planned.queue:
         from rankfold.reconciler.report import forecast  # here: it imports the simulator
 
-        waiting = forecast.starts(forecast.outlook(then, snap.records, observed, clock.now()))
-    data = differences.plan_json(
-        changes, planned, reader.directory_revision(loaded).id, snap.records, waiting
-    )
+        found = forecast.outlook(then, snap.records, observed, clock.now())
+        waiting, resumes = forecast.starts(found), forecast.resumes(found)
+    name = reader.directory_revision(loaded).id
+    data = differences.plan_json(changes, planned, name, snap.records, waiting, resumes)
     if output == "json":
         show(data)
     else:

@@ -25,8 +25,9 @@ def plan_json(
     revision: str,
     records: Mapping[str, Record] = MappingProxyType({}),
     waiting: Sequence[Json] = (),
+    resumes: Mapping[str, Json] = MappingProxyType({}),
 ) -> Json:
-    """records: of the jobs as they are now. waiting: see forecast.starts."""
+    """records: of the jobs as they are now. waiting, resumes: see forecast.starts, .resumes."""
     shown = {
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
@@ -50,7 +51,7 @@ def plan_json(
         },
         "conditions": {name: each for name, each in shown.items() if each},
         "disturbed": [
-            _disturbance(records[name], target, planned)
+            _disturbance(records[name], target, planned, resumes.get(name, {}))
             for name, target in sorted(planned.targets.items())
             if name in records and planned.causes.get(name) in DISTURBING
             if records[name].holds()
@@ -66,7 +67,9 @@ def _waits(each: Json) -> str:
     return f"waits: {each['reason']}; start: {each['words']}"
 
 
-def _disturbance(record: Record, target: tuple[str, ...], planned: plan.Plan) -> Json:
+def _disturbance(
+    record: Record, target: tuple[str, ...], planned: plan.Plan, resumes: Json
+) -> Json:
     """How the policy disturbs a job for others, or in order to grow."""
     return {
         "job": record.name,
@@ -75,6 +78,8 @@ def _disturbance(record: Record, target: tuple[str, ...], planned: plan.Plan) ->
         "cause": planned.causes[record.name],
         "reason": planned.reasons.get(record.name, ""),
         "seconds": round(record.pause_s, 3) or None,
+        "resumes": None if target else resumes.get("start"),
+        "message": "" if target else resumes.get("words", ""),
     }
 
 
@@ -108,6 +113,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         sign = "- " if markdown else "! "
         seconds = "" if each["seconds"] is None else f"; it stands still for {each['seconds']:g} s"
         rests = "" if each["to"] else ", and waits until devices are idle"
+        rests += f"; it has devices again: {each['message']}" if each["message"] else ""
         devices = f"{each['from']} → {count(each['to'], 'device')}"
         lines.append(f"{sign}Job/{each['job']}: {devices} ({each['reason']}){seconds}{rests}")
     lines += [

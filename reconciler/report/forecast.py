@@ -112,6 +112,15 @@ def starts(found: Outlook) -> list[Json]:
     ]
 
 
+def resumes(found: Outlook) -> dict[str, Json]:
+    """When jobs that lose all of their devices now have some again."""
+    return {
+        name: {"start": _rounded(each.start), "words": words_of(found, name)}
+        for name, each in found.jobs.items()
+        if each.before and not each.now
+    }
+
+
 def expected_start(found: Outlook, name: str) -> Json:
     """Fields of `queue` in the JSON of `describe`."""
     words = "" if name in found.stalled else words_of(found, name)

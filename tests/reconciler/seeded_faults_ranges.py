@@ -21,6 +21,9 @@ TABLE: Table = {
         f"{FORECAST}::test_a_job_that_lacks_host_memory_is_not_expected_to_start": {
             "memory-ignored": ('NEED_MORE = ("HostMemory", "TooManyRanks")', "NEED_MORE = ()"),
         },
+        f"{FORECAST}::test_a_plan_says_when_a_job_that_is_suspended_has_devices_again": {
+            "suspended-jobs-forgotten": ("if each.before and not each.now", "if False"),
+        },
         f"{FORECAST}::test_new_jobs_disturb_and_delay_others": {
             "delay-not-shown": ('each["start"] != each["startWithout"]', "False"),
         },

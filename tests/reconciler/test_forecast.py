@@ -22,6 +22,7 @@ from rankfold.reconciler.report.forecast import (
     effects,
     in_words,
     outlook,
+    resumes,
     starts,
 )
 from support.command import Rankfold, Specs
@@ -185,6 +186,24 @@ def test_a_plan_says_when_waiting_jobs_start() -> None:
     assert line.startswith(
         "! Job/b waits: needs 1 device of any kind; free for it now: 0; start: in"
     )
+
+
+@pytest.mark.unit
+def test_a_plan_says_when_a_job_that_is_suspended_has_devices_again() -> None:
+    place = fleet(1, one_device("low", 0, tier="basic"))
+    place.converge()
+    wish(
+        place,
+        *place.desired.jobs.values(),
+        one_device("high", 1, tier="premium", time_limit_s=LIMIT),
+    )
+    planned = place.plan()
+    found = resumes(expected(place))
+    data = plan_json([], planned, "r", place.records, resumes=found)
+    (low,) = data["disturbed"]
+    assert low["job"] == "low" and low["resumes"] == pytest.approx(LIMIT, abs=100.0)
+    (line,) = (line for line in plan_lines(data) if line.startswith("! Job/low"))
+    assert line.endswith("and waits until devices are idle; it has devices again: in 2.78 h")
 
 
 @pytest.mark.unit

@@ -86,6 +86,8 @@ def test_a_plan_names_the_jobs_that_others_disturb() -> None:
             "cause": "tier",
             "reason": "tier: gives up 1 device for p (premium)",
             "seconds": 1.5,
+            "resumes": None,
+            "message": "",
         }
     ]
     assert plan_lines(data)[-1] == (
