@@ -236,6 +236,11 @@ def _run_with_torch(options: argparse.Namespace, version: str) -> int:
     if ordered and not sums_are_equal(options.world):
         print("this build of gloo adds in another order than the elastic runtime", file=sys.stderr)
         return 2
+    try:
+        compile(options.script.read_bytes(), str(options.script), "exec")
+    except (SyntaxError, ValueError, OSError) as error:
+        print(f"{options.script} cannot be run: {error}", file=sys.stderr)
+        return 1
     private.import_all()
     logs = (options.logs or options.state).resolve()
     script = Script(options.script.resolve(), tuple(options.arguments), logs)

@@ -80,6 +80,7 @@ class Host:
         """Ends the process where it is: the state of the scripts is saved."""
         for function in list(self.at_exit):
             function()
+        self.stage.send(f"ended {self.index}")
         os._exit(0)
 
     def added(self, mine: dict[int, torch.Tensor]) -> torch.Tensor:

@@ -157,4 +157,5 @@ def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     sys.modules["__main__"] = main
     for function in list(host.at_exit):
         function()
+    stage.send(f"ended {index}")
     return next((status for status in threads.statuses.values() if status), 0)

@@ -30,6 +30,7 @@ from .stage import STAY, Stage
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SAVED = re.compile(r"step-(\d+)")
 ATTEMPTS = 3  # from one saved state
+EXITED_EARLY = 1  # exit status
 CANCELLED = 128 + signal.SIGTERM  # exit status
 
 
@@ -104,6 +105,8 @@ class Running:
         self.text = b""  # of a report that is not complete
         self.waiting = 0  # processes that wait for the saved state
         self.saved: dict[int, list[str]] = {}  # by step: of each process, why it has not saved it
+        self.ended: set[int] = set()  # processes that have reported the end of their scripts
+        self.early: set[int] = set()  # those that have exited without that report
         self.living: dict[int, int] = {}  # by pidfd, the index
         self._pids: dict[int, int] = {}
         parent = os.getpid()
@@ -156,10 +159,16 @@ class Running:
         return [line.decode() for line in lines]
 
     def exited(self, descriptor: int) -> int:
-        """The exit status of the process that has ended; negative: the signal that killed it."""
-        del self.living[descriptor]
+        """The exit status of the process that has ended; negative: the signal that killed it.
+        EXITED_EARLY instead of 0: others of its ranks had not ended."""
+        index = self.living.pop(descriptor)
         os.close(descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pids.pop(descriptor), 0)[1])
+        status = os.waitstatus_to_exitcode(os.waitpid(self._pids.pop(descriptor), 0)[1])
+        shared = len(blocks(self.stage.world, self.count)[index]) > 1
+        if status == 0 and shared and index not in self.ended:
+            self.early.add(index)
+            return EXITED_EARLY
+        return status
 
     def kill(self) -> None:
         for pid in self._pids.values():
@@ -173,6 +182,10 @@ class Running:
             os.close(descriptor)
         self._rendezvous.unlink(missing_ok=True)
         self.cut.close()
+
+
+def _readable(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 class Cancelled(Exception):
@@ -310,6 +323,7 @@ class Parent:
                 for line in lines:
                     self._reported(current, line)
                 reports = bool(lines or current.text)  # else all writers have exited
+            if current.reports in ready or (reports and _readable(current.reports)):
                 continue  # what a process has reported counts before its exit
             if prepared is not None and prepared is self._next:
                 self._look_at(prepared, current, ready)
@@ -353,6 +367,8 @@ class Parent:
     def _failed(self, stage: Running, index: int, status: int) -> None:
         ranks = ", ".join(map(str, blocks(self._plan.world, stage.count)[index]))
         reason = f"exited with {status}" if status >= 0 else f"was killed by signal {-status}"
+        if index in stage.early:
+            reason = "exited with 0 (os._exit?) before all its ranks had ended"
         logs = self._plan.script.logs
         print(f"process {index} (ranks {ranks}) {reason}; see {logs}", file=sys.stderr)
 
@@ -360,6 +376,8 @@ class Parent:
         subject, *values = line.split()
         if subject == "prepare" and current.stage.end is not None and self._asked is None:
             self._prepare(current.stage.end)
+        if subject == "ended":
+            current.ended.add(int(values[0]))
         if subject in ("saved", "unsaved"):
             step = int(values[0])
             failures = current.saved.setdefault(step, [])

@@ -105,6 +105,9 @@ TABLE: Table = {
         "tests/elastic/test_leaks.py::test_changes_leave_nothing[24]": {
             "descriptors-of-a-stage-stay": ("        self.cut.close()", "        pass"),
         },
+        f"{BITS}::test_a_process_that_exits_before_all_its_ranks_have_ended_fails": {
+            "early-exit-is-a-success": ("return EXITED_EARLY", "return status"),
+        },
         DISK: {"unsaved-counts-as-saved": ("            if failure:", "            if False:")},
         KILL: {
             "does-not-continue": (

@@ -73,6 +73,29 @@ def test_a_worker_that_leaves_the_others_waiting_is_named(python: Python, tmp_pa
     assert (tmp_path / "rank-1.out").read_text() == "rank 1\n"
 
 
+def test_a_process_that_exits_before_all_its_ranks_have_ended_fails(
+    python: Python, tmp_path: Path
+) -> None:
+    """Rank 1 alone in a process may: under torchrun each rank has one."""
+    script = tmp_path / "exits.py"
+    script.write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\nprint('end')\n")
+    command = ("-m", "rankfold.elastic", "run", "--world=3", "--state", tmp_path / "state")
+    done = python(*command, "--processes=2", script)
+    assert done.returncode == 1
+    reason = "process 1 (ranks 1, 2) exited with 0 (os._exit?) before all its ranks had ended"
+    assert reason in done.stderr
+    done = python(*command, "--processes=3", script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_script_that_is_no_python_program_is_refused(python: Python, tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_bytes(b"print(1)\0")
+    done = python("-m", "rankfold.elastic", "run", "--world=2", "--state", tmp_path / "s", script)
+    assert done.returncode == 1
+    assert done.stderr == f"{script} cannot be run: source code string cannot contain null bytes\n"
+
+
 @pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
 def test_sums_are_those_of_gloo(python: Python, world: int) -> None:
     done = python(HERE / "added.py", world)
