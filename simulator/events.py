@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from rankfold.policy.incremental import Incremental
 from rankfold.policy.vocabulary import Cause, Decision, Fleet, Group, Job
 from rankfold.simulator.costs import Costs
-from rankfold.simulator.result import Done, Result
+from rankfold.simulator.result import Action, Done, Result, action_of
 from rankfold.simulator.trace import Kind, TraceJob
 
 Progress = Callable[[int], None]  # is called with the number of jobs that have ended
@@ -131,6 +131,7 @@ class Simulation:
     def _end(self, active: _Active, now: float) -> None:
         self._count(active, now)
         job = active.job
+        self._result.actions.append(Action(now, job.name, "end", len(active.devices), 0))
         del self._active[job.name]
         guaranteed = self._scheduler.end(job.name, now)
         self._result.add(
@@ -166,6 +167,7 @@ class Simulation:
         if not devices:
             active.devices = ()
             self._scheduler.expect(active.job.name, active.left + self._costs.resume, now)
+            self._note(active, now, len(before), decision, self._costs.suspend)
             return
         pause = self._costs.start if active.start < 0 else self._costs.resume
         if before:
@@ -176,11 +178,22 @@ class Simulation:
         if self._free_at:
             pause += max(0.0, max(self._free_at.pop(position, now) for position in devices) - now)
         active.devices, active.got_at = devices, now
+        self._note(active, now, len(before), decision, pause)
         active.start = now if active.start < 0 else active.start
         active.computes_at = now + pause
         active.end = active.computes_at + active.left
         heapq.heappush(self._ends, (active.end, active.version, active.job.name))
         self._scheduler.expect(active.job.name, pause + active.left, now, pause)
+
+    def _note(
+        self, active: _Active, now: float, before: int, decision: Decision, pause: float
+    ) -> None:
+        devices = len(active.devices)
+        action = action_of(before, devices, active.start < 0)
+        why = decision.cause or "", decision.reason
+        self._result.actions.append(
+            Action(now, active.job.name, action, before, devices, pause, *why)
+        )
 
     def _count(self, active: _Active, now: float) -> None:
         """Add up the device-seconds since it got its devices."""

@@ -43,9 +43,39 @@ class Span(Struct, frozen=True):
     devices: int
 
 
+class Action(Struct, frozen=True):
+    """A change of a job's devices.
+
+    time: seconds since the trace began.
+    action: start, resume, resize (another number of devices), move (as many others), suspend, end.
+    before, devices: numbers of devices before and after it.
+    pause: seconds for which the job holds devices without progress because of it, unless another
+        action comes before that; of suspend: until its devices are free.
+    cause, reason: why; empty if the decision does not say.
+    """
+
+    time: float
+    job: str
+    action: str
+    before: int
+    devices: int
+    pause: float = 0.0
+    cause: str = ""
+    reason: str = ""
+
+
+def action_of(before: int, devices: int, first: bool) -> str:
+    """first: whether the job has had no devices at any time before."""
+    if not before:
+        return "start" if first else "resume"
+    if not devices:
+        return "suspend"
+    return "resize" if before != devices else "move"
+
+
 class Result:
     """devices: number in the fleet. decisions: how often the scheduler decided. spans: who had how
-    many devices when."""
+    many devices when. actions: all changes of that, in the order of time."""
 
     def __init__(self, devices: int):
         self.devices = devices
@@ -53,6 +83,7 @@ class Result:
         self.failures = 0  # decisions that a policy did not give
         self.jobs: list[Done] = []
         self.spans: list[Span] = []
+        self.actions: list[Action] = []
         self.lost: dict[str, float] = {}  # cause → device-seconds without progress
         self._held = self._paused = 0.0
 

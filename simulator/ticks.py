@@ -14,7 +14,7 @@ from rankfold.policy.vocabulary import Decision, Fleet, Group, Job
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone, Progress, quiet
 from rankfold.simulator.pollux import Placement, PolluxJob, Training
-from rankfold.simulator.result import Done, Result
+from rankfold.simulator.result import Action, Done, Result, action_of
 from rankfold.simulator.whole import Decide
 
 IDLE_MAX = 10_000  # steps in which no job has a device although some wait
@@ -129,6 +129,7 @@ class TickSimulation:
             done = Done(job.name, "standard", job.arrival, active.start, end, active.disturbances)
             self._result.add(done, active.served, active.paused)
             self._count(active, end)
+            self._result.actions.append(Action(end, job.name, "end", devices, 0))
             del self._active[job.name]
 
     def _turn(self, now: float) -> None:
@@ -144,18 +145,22 @@ class TickSimulation:
     def _change(
         self, active: _Active, devices: tuple[int, ...], decision: Decision, now: float
     ) -> None:
-        first, resumes = active.start is None, not active.devices
+        first, before = active.start is None, len(active.devices)
         self._count(active, now)
         if active.devices:
             active.disturbances += 1
             active.cause = decision.cause or "order"
         active.devices, active.placement = devices, self._nodes.placement(devices)
-        if not devices:
-            return
-        if first:
-            active.pause, active.start = self._costs.start, now
-        else:
-            active.pause = self._costs.resume if resumes else self._costs.resize
+        pause = self._costs.suspend
+        if devices:
+            pause = self._costs.resize if before else self._costs.resume
+            pause = self._costs.start if first else pause
+            active.pause = pause
+            active.start = now if active.start is None else active.start
+        action = action_of(before, len(devices), first)
+        why = decision.cause or "", decision.reason
+        name = active.job.name
+        self._result.actions.append(Action(now, name, action, before, len(devices), pause, *why))
 
     def _count(self, active: _Active, now: float) -> None:
         """Note that it had its devices until now."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import math
 import os
 import re
@@ -34,7 +36,7 @@ from rankfold.simulator.events import NotDone
 from rankfold.simulator.formats import FORMATS, GAVEL, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
-from rankfold.simulator.result import Result
+from rankfold.simulator.result import Action, Result
 from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Policies, Ticks, Trace
 from rankfold.simulator.table import BadTrace, open_file
 from rankfold.simulator.ticks import Nodes
@@ -117,6 +119,12 @@ class Seconds(click.FloatRange):
     type=click.Choice(get_args(By)),
     help="What has an area of its own; default: the jobs if there are few, else the tiers.",
 )
+@click.option(
+    "--actions",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Write every change of a job's devices, with its cost and its reason.",
+)
 @output_option()
 @click.pass_context
 def simulate(
@@ -137,6 +145,7 @@ def simulate(
     deadline: float,
     plot: Path | None,
     plot_by: By | None,
+    actions: Path | None,
     output: str,
 ) -> int:
     """Run a trace of jobs in simulated time, and report how long the jobs take.
@@ -154,7 +163,7 @@ def simulate(
     if trace is None:
         raise click.UsageError("give a TRACE, or -f FILE --from-state")
     names = _schedulers(scheduler)
-    _check_plot(plot, plot_by)
+    _check_files(plot, plot_by, actions)
     there = There(fleet, nodes, gpus_per_node, _devices(devices) if devices else None)
     given = Given(trace, form, there, applications, growth_delay, tick)
     costs = _costs(costs_file) if costs_file else Costs()
@@ -180,11 +189,10 @@ def simulate(
     for name, plugin in plugins.items():
         results[name].failures = len(plugin.failures)
     if plot is not None:
-        _write_plot(plot, draw(results, plot_by))
-    if output == "json":
-        show(_report(trace, simulated, costs, results))
-    else:
-        _print(results)
+        _write("--plot", plot, draw(results, plot_by))
+    if actions is not None:
+        _write("--actions", actions, _actions(results))
+    _print(results, _report(trace, simulated, costs, results) if output == "json" else None)
     return 0
 
 
@@ -408,34 +416,54 @@ def _progress(names: Sequence[str], jobs: int) -> Iterator[Callable[[str, int], 
         yield lambda scheduler, done: bar.update(tasks[scheduler], completed=done)
 
 
-def _check_plot(path: Path | None, by: By | None) -> None:
+def _check_files(plot: Path | None, by: By | None, actions: Path | None) -> None:
+    if plot is None and by is not None:
+        raise click.UsageError("--plot-by needs --plot FILE.svg")
+    _check("--plot", plot, ".svg")
+    _check("--actions", actions, ".csv")
+
+
+def _check(option: str, path: Path | None, suffix: str) -> None:
     """Refuse a file that cannot be written, before the simulation takes its time."""
     if path is None:
-        if by is not None:
-            raise click.UsageError("--plot-by needs --plot FILE.svg")
         return
     shown, folder = legible_name(path), path.parent
-    if path.suffix != ".svg":
-        raise click.UsageError(f"--plot {shown}: the image is SVG; name it {shown}.svg")
+    if path.suffix != suffix:
+        form = suffix[1:].upper()
+        raise click.UsageError(f"{option} {shown}: the file is {form}; name it {shown}{suffix}")
     if path.exists() and not path.is_file():
-        raise click.UsageError(f"--plot {shown}: it exists and is not a file; give another name")
+        raise click.UsageError(f"{option} {shown}: it exists and is not a file; give another name")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         reason = "cannot be written to" if folder.is_dir() else "is not a folder"
-        raise click.UsageError(f"--plot {shown}: {legible_name(folder)} {reason}")
+        raise click.UsageError(f"{option} {shown}: {legible_name(folder)} {reason}")
 
 
-def _write_plot(path: Path, text: str) -> None:
-    """Write a whole image in place of an earlier one."""
+def _write(option: str, path: Path, text: str) -> None:
+    """Write a whole file in place of an earlier one."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_text(text, encoding="utf-8")
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
-        fail(f"--plot {legible_name(path)}: {error.strerror}")
+        fail(f"{option} {legible_name(path)}: {error.strerror}")
 
 
-def _print(results: dict[str, Result]) -> None:
+def _actions(results: Mapping[str, Result]) -> str:
+    """CSV of all actions."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["scheduler", *(name for name in Action.__struct_fields__)])
+    for scheduler, result in results.items():
+        rows.writerows([scheduler, *structs.astuple(each)] for each in result.actions)
+    return text.getvalue()
+
+
+def _print(results: Mapping[str, Result], report: Json | None) -> None:
+    """Print the report, or a line for each scheduler."""
+    if report is not None:
+        show(report)
+        return
     rows: list[tuple[str, ...]] = [HEAD]
     for name, result in results.items():
         summary = result.json()

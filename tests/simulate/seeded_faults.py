@@ -14,6 +14,12 @@ ALONE = "tests/simulate/test_alone.py"
 
 TABLE: Table = {
     "simulator/events.py": {
+        "tests/simulate/test_actions.py::test_each_action_has_its_cost_and_its_reason": {
+            "cost-of-actions-forgotten": (
+                "before, devices, pause, *why)",
+                "before, devices, 0.0, *why)",
+            ),
+        },
         f"{EVENTS}::test_costs_delay_jobs_and_are_counted_as_lost": {
             "suspension-frees-at-once": ("if self._costs.suspend:", "if False:"),
             "pause-is-progress": ("active.paused += paused", "pass"),
@@ -49,6 +55,9 @@ TABLE: Table = {
         },
     },
     "simulator/result.py": {
+        "tests/simulate/test_actions.py::test_a_job_that_is_suspended_resumes": {
+            "resumed-is-started": ('return "start" if first else "resume"', 'return "start"'),
+        },
         f"{EVENTS}::test_percentiles_are_values_that_occur": {
             "one-too-late": (
                 "math.ceil(len(ordered) * part / 100) - 1",

@@ -205,7 +205,7 @@ def test_an_image_that_cannot_be_written_is_refused_before_the_simulation(
     (tmp_path / "folder.svg").mkdir()
     (tmp_path / "trace.csv").write_text("not a trace\n")
     for arguments, words in (
-        (("--plot", tmp_path / "plot.png"), "the image is SVG; name it"),
+        (("--plot", tmp_path / "plot.png"), "the file is SVG; name it"),
         (("--plot", tmp_path / "folder.svg"), "it exists and is not a file"),
         (("--plot", tmp_path / "none/plot.svg"), f"{tmp_path}/none is not a folder"),
         (("--plot-by", "job"), "--plot-by needs --plot FILE.svg"),
