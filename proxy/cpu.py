@@ -31,6 +31,7 @@ from rankfold.service import Outgoing, Request, Server
 log = area(__file__)
 
 LOOK_S = 0.03  # between two queries for the state of a run
+HOLD_AGAIN_S = 1.0  # after the run has refused a cut, because the disk is full, for example
 ENDED_S = 1.0  # between two looks whether this server is still needed
 IDLE_EXIT_S = 600.0  # without jobs and without a request for this long, it exits
 LAUNCHER_S = 30.0  # for a launcher to listen
@@ -82,6 +83,8 @@ class Job:
     run: Run
     state: str = "joining"
     stopping: bool = False  # a cut is requested
+    reason: str = ""  # why the run has refused it
+    hold_at: float = 0.0  # when it is requested again
     asking: set[str] = field(default_factory=set)  # requests to the run without a reply
     step: int = 0
     began: int = 0  # the step at which it began here
@@ -134,6 +137,7 @@ class Job:
             "epoch": self.placement.epoch,
             "incarnation": self.placement.incarnation,
             "state": self.state,
+            "reason": self.reason if self.stopping else "",
             "cut_age_s": _age(self.cut_at),
             "released_age_s": _age(self.released_at),
             "ranks": ranks,
@@ -239,7 +243,7 @@ class Cpu:
         elif job.state == "joining":
             raise ControlError("joining", "the run has not begun yet")
         elif job.state == "running":
-            job.stopping, job.state = True, "stopping"
+            job.stopping, job.state, job.reason, job.hold_at = True, "stopping", "", 0.0
             self._hold(job)
         return {"state": job.state}
 
@@ -362,8 +366,14 @@ class Cpu:
 
     def _hold(self, job: Job) -> None:
         """Request the cut, again if processes were killed before it or there."""
-        if job.stopping and job.leads:
-            job.ask("hold", lambda _reply: self._query(job))
+        if job.stopping and job.leads and time.monotonic() >= job.hold_at:
+            job.ask("hold", lambda reply: self._held(job, reply))
+
+    def _held(self, job: Job, reply: Message) -> None:
+        if reason := reply.get("error"):
+            log.warning("job %s does not reach a cut: %s", job.placement.job, reason)
+            job.reason, job.hold_at = reason, time.monotonic() + HOLD_AGAIN_S
+        self._query(job)
 
     def _answer_waits(self, job: Job) -> None:
         for each in list(job.waits):

@@ -10,6 +10,7 @@ from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import RESTARTING, Condition, Record
 from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.observe import stalls as waits
+from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, restore_source
 
@@ -38,7 +39,10 @@ def conditions(
         result.append(waiting[name])
     elif name not in converged:
         why = f"{reasons[name]}; " if name in reasons else ""
-        result.append(Condition("Progressing", "True", "Converging", f"{why}step: {record.step}"))
+        refused = saving.refusal(index, record)
+        end = f"; it cannot stop: {refused}" if refused else ""
+        message = f"{why}step: {record.step}{end}"
+        result.append(Condition("Progressing", "True", "Converging", message))
     if name in unguaranteed:
         message = (
             f"the fraction of {job.tier} is not guaranteed to it, because what other jobs are "

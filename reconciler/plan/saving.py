@@ -118,9 +118,17 @@ def stopping(
     if not 0 <= now - save.since < CUT_WITHIN_S:
         text = f"the job timed out: it did not reach a consistent cut within {CUT_WITHIN_S:.0f} s"
         return Conclude(job.name, save.number, error=text)
+    if why := refusal(index, record):
+        return Conclude(job.name, save.number, error=why, again=True)
     if all(state in ("stopping", "cut") for state in states.values()):
         return None
     return Barrier(job.name, record.epoch, devices, save=save.why)
+
+
+def refusal(index: Index, record: Record) -> str:
+    """Why a job that is to stop cannot, as one of its devices reports; it runs on meanwhile."""
+    reports = index.on_devices(record.name).values()
+    return next((each.reason for each in reports if each.state == "stopping" and each.reason), "")
 
 
 def resting(index: Index, job: Job, record: Record, now: float) -> Action | None:

@@ -40,6 +40,10 @@ TABLE: Table = {
             ),
         },
         f"{DEVICE}::test_processes_that_were_killed_before_the_cut_are_held_again": {
+            "refusal-is-not-reported": (
+                '"reason": self.reason if self.stopping else ""',
+                '"reason": ""',
+            ),
             "held-once": (
                 '            job.state = "stopping" if job.stopping else "running"\n'
                 "            self._hold(job)",

@@ -222,6 +222,8 @@ def test_processes_that_were_killed_before_the_cut_are_held_again(
     until(lambda: run.late)
     run.delayed = set()
     run.late.pop().reply(error="processes were killed; the run continues from its saved state")
+    until(lambda: device.job()["reason"])
+    assert device.job()["reason"].startswith("processes were killed")
     device.reaches("cut")
     assert run.requested[1:] == [("hold", None), ("hold", None)]
 

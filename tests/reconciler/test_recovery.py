@@ -280,6 +280,22 @@ def test_ranks_that_stand_still_for_nothing_are_let_go() -> None:
     assert place.works("a")
 
 
+def test_a_job_that_reports_why_it_reaches_no_cut_continues_unsaved_at_once() -> None:
+    place = fleet(job())
+    place.update("a", requested="t")
+    place.turn()
+    for name in place.records["a"].placement:
+        place.set_state(name, "a", "stopping")
+        device = place.devices[name]
+        jobs = tuple(replace(each, reason="the disk is full") for each in device.jobs)
+        place.devices[name] = replace(device, jobs=jobs)
+    place.turn()
+    assert place.records["a"].save is None
+    assert conditions(place)["SaveFailed"] == "the disk is full"
+    set_desired(place, job(suspend=True))
+    assert "; it cannot stop: the disk is full" in conditions(place)["Converging"]
+
+
 def test_a_save_that_was_cut_off_long_ago_is_given_up() -> None:
     place = fleet(job())
     place.update("a", save=Save(1, "interval", place.now - 1000.0, "saving"), saves=1)
