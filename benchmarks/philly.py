@@ -2,7 +2,8 @@
 
 Question. How long does a simulation of all Philly jobs with tiers and ranges on 100,000 devices
 take? In how many periods does an admitted job have less than its fraction, at different loads? How
-busy are the devices, compared with a fleet in which each tier has its own ones?
+busy are the devices, and how long do premium jobs wait, compared with a fleet in which each tier
+has its own devices?
 
 Method. A fifth of the jobs is premium (0.95), three fifths standard (0.7), a fifth basic. Every
 other job of several devices may run on half of them. Starting, resuming and resizing take 5 s,
@@ -95,6 +96,12 @@ def busy(results: Sequence[Result], until: float) -> float:
     )
 
 
+def waited(results: Sequence[Result], tier: str) -> float:
+    """Hours for which jobs of a tier waited for their first devices, on average."""
+    found = [job for result in results for job in result.jobs if job.tier == tier]
+    return sum(job.start - job.arrival for job in found) / len(found) / 3600
+
+
 def violated(result: Result) -> tuple[int, int]:
     """Periods in which an admitted job had less than its fraction, and all periods of such jobs."""
     tiers = result.json()["tiers"].values()
@@ -129,6 +136,12 @@ def measure_small(jobs: Sequence[TraceJob], devices: int, load: float) -> dict[s
         f"{name}_used": Figure(busy([result], until) / every, "of devices", None, "higher", how),
         f"{name}_used_static": Figure(
             busy(parts, until) / every, "of devices", None, "higher", "a part for each tier"
+        ),
+        f"{name}_wait_h": Figure(
+            waited([result], "premium"), "h", None, "lower", f"mean wait of premium jobs; {how}"
+        ),
+        f"{name}_wait_static_h": Figure(
+            waited(parts, "premium"), "h", None, "lower", "the same, a part for each tier"
         ),
     }
 

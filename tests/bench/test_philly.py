@@ -16,6 +16,7 @@ def test_the_figures_are_written(tmp_path: Path) -> None:
     assert figures["philly_large_violated"]["value"] == 0
     assert figures["philly_1_0_violated"]["value"] == 0
     assert 0 < figures["philly_1_0_used_static"]["value"] < 1
+    assert {"philly_1_0_wait_h", "philly_1_0_wait_static_h"} <= set(figures)
     assert 0 < figures["philly_1_0_used"]["value"] < 1
 
 
