@@ -236,14 +236,15 @@ def _run_with_torch(options: argparse.Namespace, version: str) -> int:
     if ordered and not sums_are_equal(options.world):
         print("this build of gloo adds in another order than the elastic runtime", file=sys.stderr)
         return 2
+    path = options.script.resolve()
     try:
-        compile(options.script.read_bytes(), str(options.script), "exec")
+        code = compile(path.read_bytes(), str(path), "exec")
     except (SyntaxError, ValueError, OSError) as error:
         print(f"{options.script} cannot be run: {error}", file=sys.stderr)
         return 1
     private.import_all()
     logs = (options.logs or options.state).resolve()
-    script = Script(options.script.resolve(), tuple(options.arguments), logs)
+    script = Script(path, code, tuple(options.arguments), logs)
     states = (options.state / STATES).resolve()
     states.mkdir(exist_ok=True)
     plan = Plan(

@@ -26,7 +26,11 @@ GLOO = (None, "gloo", "cpu:gloo")
 
 
 class Script(NamedTuple):
+    """`code`: of the file as it was when the run began, so that all processes of a run have the
+    same, also if the file is edited meanwhile."""
+
     path: Path
+    code: CodeType
     arguments: tuple[str, ...]
     logs: Path  # the folder with rank-<r>.out and .err
 
@@ -71,10 +75,9 @@ def _environment(rank: int, world: int) -> None:
 class _Threads:
     """The threads of the logical workers, and how their scripts ended."""
 
-    def __init__(self, host: Host, script: Script, code: CodeType) -> None:
+    def __init__(self, host: Host, script: Script) -> None:
         self._host = host
         self._script = script
-        self._code = code
         self._first = context.save()
         self.statuses: dict[int, int] = {}
 
@@ -125,7 +128,7 @@ class _Threads:
         main.__file__ = str(self._script.path)
         sys.modules["__main__"] = main
         try:
-            exec(self._code, main.__dict__)
+            exec(self._script.code, main.__dict__)
         except SystemExit as ended:
             worker.quiet = False
             if isinstance(ended.code, str):
@@ -138,7 +141,6 @@ class _Threads:
 
 def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     """Runs the scripts of process `index`. Returns 0, or the status of the first that failed."""
-    code = compile(script.path.read_bytes(), str(script.path), "exec")
     sys.argv = [str(script.path), *script.arguments]
     sys.path[0] = str(script.path.resolve().parent)
     store = dist.FileStore(str(rendezvous), stage.processes)
@@ -149,7 +151,7 @@ def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     host.at_exit.append(lambda: streams.flush(files))
     streams.redirect(files)
     main = sys.modules["__main__"]
-    threads = _Threads(host, script, code)
+    threads = _Threads(host, script)
     started = threads.start()
     host.turns.begin()
     for thread in started:

@@ -14,7 +14,17 @@ REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
 DISK = "tests/elastic/test_requests.py::test_a_run_on_a_full_disk_refuses_changes_and_continues"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
+EDITED = f"{FEATURES}::test_a_run_keeps_the_script_that_it_began_with"
+
 TABLE: Table = {
+    "elastic/process.py": {
+        EDITED: {
+            "script-read-again": (
+                "exec(self._script.code, main.__dict__)",
+                "exec(self._script.path.read_text(), main.__dict__)",
+            ),
+        },
+    },
     "elastic/order.py": {
         SUMS: {
             "ascending-ring": ("(first - hop) % len(owner)", "(first + hop) % len(owner)"),

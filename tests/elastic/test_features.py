@@ -4,6 +4,7 @@ number changes."""
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -48,6 +49,16 @@ def test_features_have_the_output_of_stock_processes(
     assert (done.returncode, done.stderr) == (0, ""), found
     for name, text in stock.items():
         assert found[name].splitlines() == text.splitlines(), name
+
+
+def test_a_run_keeps_the_script_that_it_began_with(python: Python, tmp_path: Path) -> None:
+    """The file is edited for the next run."""
+    script = tmp_path / "train.py"
+    shutil.copy(HERE / "edited.py", script)
+    done = python(*RUN, "--schedule=0:1,3:2", "--state", tmp_path, script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path)
+    assert script.read_text() == "raise SystemExit(7)\n"
+    assert [output(tmp_path)[f"rank-{rank}.out"] for rank in range(WORLD)] == ["trained\n"] * 3
 
 
 def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
