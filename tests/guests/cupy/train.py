@@ -121,9 +121,9 @@ def main() -> None:
     for kind in TYPES:
         collectives(comm, kind)
     print("as NumPy computes them", flush=True)
+    comm.barrier()  # not at the end: rank 0's CuPy ends the store before others have its reply
     train(comm, int(sys.argv[1]))
     cp.cuda.Device().synchronize()
-    comm.barrier()
     comm.stop()
 
 
