@@ -54,9 +54,10 @@ def names(folder: Path, tree: Path) -> None:
         held.listen()
         told, _ = phases(folder)
         if told:
-            for path in sorted(tree.rglob("*")):
-                if not stat.S_ISDIR(path.lstat().st_mode):
-                    path.unlink()
+            for at, folders, names in os.walk(tree):
+                for path in (Path(at, name) for name in (*folders, *names)):
+                    if not stat.S_ISDIR(path.lstat().st_mode):
+                        path.unlink()
             shutil.rmtree("d")
             Path("null").write_text("a file now")
             Path("left socket").symlink_to("loop a")

@@ -21,7 +21,7 @@ import pytest
 from rankfold import fanotify
 from rankfold.interpose.launcher.files import saving
 from rankfold.interpose.launcher.rank import process, progress
-from support import privileges
+from support import leaks, privileges
 from support.leaks import State
 
 from .conftest import Launched
@@ -82,7 +82,7 @@ def seen(folder: Path) -> dict[str, Any]:
     """All that there is below a folder, except for the times of folders that are not written
     down."""
     found: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in leaks.below_folder(folder):
         status = path.lstat()
         what: list[Any] = [stat.filemode(status.st_mode), status.st_uid, status.st_nlink]
         if path.is_symlink():

@@ -217,7 +217,7 @@ class Watch:
 
     def _logs_of_undeclared(self) -> list[Path]:
         """Logs of reconcilers that report a transition which reconciler/model/states.py lacks."""
-        logs = sorted(self.folder.rglob("reconciler.log"))
+        logs = [path for path in below_folder(self.folder) if path.name == "reconciler.log"]
         return [log for log in logs if UNDECLARED in log.read_text(errors="replace")]
 
     def _is_ours(self, name: str) -> bool:
@@ -227,17 +227,18 @@ class Watch:
     def _ranks(self) -> set[str]:
         """The names of cgroups and tables of the ranks of the test's fleets."""
         names = set()
-        for file in self.folder.rglob("jobs/*/rank-*.json"):
+        found = below_folder(self.folder)
+        for file in (path for path in found if path.match("jobs/*/rank-*.json")):
             with contextlib.suppress(OSError, ValueError, KeyError):  # its writer was killed
                 names.add(cgroups.name(Path(json.loads(file.read_text())["socket"])))
         return names
 
     def _sockets(self) -> list[Path]:
-        return sorted(
+        return [
             path
-            for path in self.folder.rglob("*")
+            for path in below_folder(self.folder)
             if not path.is_symlink() and path.exists() and stat.S_ISSOCK(path.stat().st_mode)
-        )
+        ]
 
     def clean(self) -> None:
         """End and remove everything that `left` would name, files excepted."""
@@ -281,7 +282,7 @@ class Watch:
     def logs(self, lines: int = 60) -> str:
         """The ends of all logs and outputs in the test's folder."""
         parts = []
-        for path in sorted(self.folder.rglob("*")):
+        for path in below_folder(self.folder):
             if path.suffix in (".log", ".err", ".out") and path.is_file() and path.stat().st_size:
                 text = path.read_text(errors="replace").splitlines()[-lines:]
                 parts.append(f"--- {path}\n" + "\n".join(text))
@@ -289,6 +290,13 @@ class Watch:
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
+
+
+def below_folder(folder: Path) -> list[Path]:
+    """All that has a name below a folder, in order. Path.rglob of some versions of Python raises at
+    a link to a name that is too long."""
+    walk = os.walk(folder)
+    return sorted(Path(at, name) for at, folders, names in walk for name in (*folders, *names))
 
 
 def executable(pid: int) -> str:
