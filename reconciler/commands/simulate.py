@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -117,7 +117,7 @@ class Seconds(click.FloatRange):
 @click.option(
     "--plot-by",
     type=click.Choice(get_args(By)),
-    help="What has an area of its own; default: the jobs if there are few, else the tiers.",
+    help="Draw one area for each of these; default: jobs if there are few, otherwise tiers.",
 )
 @click.option(
     "--actions",
@@ -164,6 +164,7 @@ def simulate(
         raise click.UsageError("give a TRACE, or -f FILE --from-state")
     names = _schedulers(scheduler)
     _check_files(plot, plot_by, actions)
+    _keep_inputs(actions, (trace, costs_file))
     there = There(fleet, nodes, gpus_per_node, _devices(devices) if devices else None)
     given = Given(trace, form, there, applications, growth_delay, tick)
     costs = _costs(costs_file) if costs_file else Costs()
@@ -421,6 +422,15 @@ def _check_files(plot: Path | None, by: By | None, actions: Path | None) -> None
         raise click.UsageError("--plot-by needs --plot FILE.svg")
     _check("--plot", plot, ".svg")
     _check("--actions", actions, ".csv")
+
+
+def _keep_inputs(actions: Path | None, inputs: Iterable[Path | None]) -> None:
+    """Refuse to overwrite a file that is read."""
+    if actions is None or not actions.exists():
+        return
+    if any(each is not None and each.exists() and actions.samefile(each) for each in inputs):
+        shown = legible_name(actions)
+        raise click.UsageError(f"--actions {shown}: it would be overwritten; give another name")
 
 
 def _check(option: str, path: Path | None, suffix: str) -> None:

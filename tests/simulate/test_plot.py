@@ -199,6 +199,16 @@ def test_a_refused_trace_leaves_an_earlier_image(
     assert image.read_text() == "earlier"
 
 
+def test_the_trace_is_not_overwritten(simulate: Callable[..., Result], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    before = trace.read_text()
+    (tmp_path / "link.csv").symlink_to(trace)
+    for name in ("trace.csv", "link.csv"):
+        done = simulate("--actions", tmp_path / name)
+        assert "it would be overwritten; give another name" in str(done.exception)
+    assert trace.read_text() == before
+
+
 def test_an_image_that_cannot_be_written_is_refused_before_the_simulation(
     simulate: Callable[..., Result], tmp_path: Path
 ) -> None:
