@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import current
 
-__all__ = ["epochs", "local", "steps", "wrap"]
+if TYPE_CHECKING:
+    from .eligibility import Eligibility
+
+__all__ = ["eligible", "epochs", "local", "steps", "wrap"]
 Loader = TypeVar("Loader", bound=Iterable[Any])
 
 
@@ -52,3 +55,18 @@ def steps(loader: Loader) -> Loader:
     Between two batches the number of processes may change."""
     worker = current.worker()
     return loader if worker is None else worker.steps(loader)  # type: ignore[return-value]
+
+
+def eligible(model: Any, *inputs: Any, at_most: float = 1.25, **named: Any) -> Eligibility:
+    """Whether a job with this model may use several types of CPU, which needs determinism D2.
+
+    Runs one forward and backward pass of a copy of the model with these inputs, and measures each
+    of its operators with and without D2 in processes of their own, which takes seconds. The result
+    has `mixes`; the operators that D2 slows down, and by how much; and the reasons if the job
+    should keep to one type: an operator whose code path D2 does not limit, or a step that takes
+    more than `at_most` times as long. Print it to see all.
+
+    Raises NotSupported for a device or a CPU of a type that no comparison covers."""
+    from .eligibility import examine
+
+    return examine(model, inputs, named, at_most)

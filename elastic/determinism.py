@@ -8,6 +8,7 @@ variables when it is loaded.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -34,11 +35,30 @@ def pin(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
     for name in ("torch", "numpy"):
         if name in sys.modules:
             raise NotPinned(f"{name} was imported before the level was known")
+    if found := missing(cpuinfo):
+        raise NotPinned(f"this CPU has no {' and no '.join(found)}")
+    os.environ.update(CODE_PATH)
+
+
+def missing(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """The instructions of D2 that this CPU does not have."""
     lines = (line for line in cpuinfo.read_text().splitlines() if line.startswith("flags"))
     flags = next(lines, "").split()
-    if missing := [each for each in NEEDED if each not in flags]:
-        raise NotPinned(f"this CPU has no {' and no '.join(missing)}")
-    os.environ.update(CODE_PATH)
+    return [each for each in NEEDED if each not in flags]
+
+
+def code_path(capability: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Everything on which the bits of a process at D1 depend, as a text: the type of CPU, the
+    instructions that PyTorch uses (`capability`, as it reports them), and variables that limit
+    libraries. "D2" where these are the ones of D2: the type makes no difference then."""
+    limits = {name: os.environ[name] for name in CODE_PATH if name in os.environ}
+    if limits == CODE_PATH:
+        return "D2"
+    first = cpuinfo.read_text().partition("\n\n")[0]  # of several equal processors
+    fields = dict(re.findall(r"^([^\t:]+)\t*: (.*)$", first, re.MULTILINE))
+    names = ("vendor_id", "cpu family", "model")
+    words = [fields[each] for each in names if each in fields] + [capability]
+    return " ".join(words + [f"{name}={value}" for name, value in limits.items()])
 
 
 def check(capability: str) -> None:

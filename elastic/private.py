@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._utils import ExceptionWrapper as ExceptionWrapper
 from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils.data import dataloader
 from torch.utils.data._utils import worker as data_worker
 

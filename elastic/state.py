@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import context, private
+from . import context, determinism, private
 from .errors import NotSupported
 
 if TYPE_CHECKING:
@@ -78,8 +79,23 @@ def _own(wrapped: Wrapped, gradients: list[torch.Tensor | None]) -> dict[str, An
     }
 
 
+@cache
+def _code_path() -> str:
+    return determinism.code_path(torch.backends.cpu.get_cpu_capability())
+
+
+def _check_code_path(saved: str) -> None:
+    if saved != (here := _code_path()):
+        raise NotSupported(
+            f"state saved on another type of CPU ({saved}) than this one ({here}): bits would "
+            "differ. Several types need --determinism D2 from the beginning; --determinism D0 "
+            "continues with other bits"
+        )
+
+
 def save_own(worker: Worker, folder: Path, log_bytes: list[int], reader: Any) -> None:
     state = {
+        "code_path": _code_path(),
         "generators": tuple(context.save_generators()),
         "progress": worker.progress.place(),
         "reader": tuple(reader),
@@ -173,6 +189,8 @@ def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
     """Everything of the logical worker, as far as its script has made it, except its generators,
     which the caller sets last. Returns what was saved."""
     state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")
+    if worker.host.stage.keeps_bits:
+        _check_code_path(state["code_path"])
     for wrapped, saved in zip(worker.wrapped, state["wrapped"], strict=False):
         _load_module(wrapped.module, saved)
         for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):

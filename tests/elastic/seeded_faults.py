@@ -14,6 +14,7 @@ REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
 DISK = "tests/elastic/test_requests.py::test_a_run_on_a_full_disk_refuses_changes_and_continues"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
+ELIGIBLE = "tests/elastic/test_eligible.py"
 EDITED = f"{FEATURES}::test_a_run_keeps_the_script_that_it_began_with"
 
 TABLE: Table = {
@@ -23,6 +24,23 @@ TABLE: Table = {
                 "exec(self._script.code, main.__dict__)",
                 "exec(self._script.path.read_text(), main.__dict__)",
             ),
+        },
+    },
+    "elastic/eligibility.py": {
+        f"{ELIGIBLE}::test_a_model_of_matrix_products_may_mix_types_at_a_price": {
+            "both-sides-with-d2": (
+                "in (plain, {**plain, **determinism.CODE_PATH})",
+                "in 2 * ({**plain, **determinism.CODE_PATH},)",
+            ),
+        },
+        f"{ELIGIBLE}::test_operators_that_no_comparison_covers_keep_a_job_to_one_type": {
+            "onednn-unnoticed": ("- ELEMENTWISE else", "and False else"),
+        },
+    },
+    "elastic/operators.py": {
+        f"{ELIGIBLE}::test_operators_that_no_comparison_covers_keep_a_job_to_one_type": {
+            "the-model-itself-runs": ("    model = copy.deepcopy(model)\n", ""),
+            "generators-go-on": ("        context.load_generators(generators)", "        pass"),
         },
     },
     "elastic/order.py": {
@@ -59,6 +77,7 @@ TABLE: Table = {
         },
     },
     "elastic/state.py": {
+        RESUME: {"another-type-of-cpu-unnoticed": ("if saved != (here", "if not (here")},
         RESIZE: {
             "buffers-of-rank-0": (
                 'state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")',
