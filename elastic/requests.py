@@ -63,7 +63,8 @@ def ask(folder: Path, **request: Any) -> dict[str, Any]:
         connection = connected(folder)
     except OSError as error:
         raise Refused(f"no run listens at {folder / SOCKET}: {error.strerror}") from None
-    with connection:
+    line = b""
+    with connection, contextlib.suppress(ConnectionError):  # the run is killed meanwhile
         connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as answers:
             line = answers.readline(LONGEST)

@@ -12,6 +12,10 @@ RESIZE = f"{FEATURES}::test_features_have_the_output_of_stock_processes"
 RESUME = f"{FEATURES}::test_a_killed_run_continues_in_other_processes"
 REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
 DISK = "tests/elastic/test_requests.py::test_a_run_on_a_full_disk_refuses_changes_and_continues"
+ASK = "tests/elastic/test_requests.py::test_a_request_to_a_run_that_is_killed_is_refused"
+GENERATED = (
+    "tests/elastic/test_generated.py::test_a_generated_model_has_the_bits_of_stock_processes"
+)
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 ELIGIBLE = "tests/elastic/test_eligible.py"
@@ -77,6 +81,12 @@ TABLE: Table = {
         },
     },
     "elastic/state.py": {
+        GENERATED: {
+            "scheduler-begins-again": (
+                'wrapped.scheduler.load_state_dict(saved["scheduler"])',
+                "pass",
+            ),
+        },
         RESUME: {"another-type-of-cpu-unnoticed": ("if saved != (here", "if not (here")},
         RESIZE: {
             "buffers-of-rank-0": (
@@ -120,6 +130,9 @@ TABLE: Table = {
                 "self._steps[END] = self._steps[BEGUN]",
             ),
         },
+    },
+    "elastic/requests.py": {
+        ASK: {"reset-is-an-error": ("suppress(ConnectionError)", "suppress(BlockingIOError)")},
     },
     "elastic/sealing.py": {
         RESUME: {"damage-unnoticed": ("or _digest(path) != digest", "or False")},

@@ -4,6 +4,8 @@ bits stay."""
 from __future__ import annotations
 
 import os
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,3 +126,21 @@ def python_error(folder: Path) -> str:
     with pytest.raises(main.Unsuitable) as found:
         main.prepare_folder(folder)
     return str(found.value)
+
+
+def test_a_request_to_a_run_that_is_killed_is_refused(tmp_path: Path) -> None:
+    """Its socket is closed with the request unread, which resets the connection."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / requests.SOCKET))
+        listener.listen()
+
+        def end() -> None:
+            connection, _ = listener.accept()
+            select.select([connection], [], [])
+            connection.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with pytest.raises(requests.Refused, match="ended before it had answered"):
+            requests.ask(tmp_path, request="status")
+        thread.join()
