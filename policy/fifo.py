@@ -94,12 +94,38 @@ def _decide(
 ) -> dict[str, Decision]:
     """all_jobs: in the order of creation; guaranteed: jobs to which their fraction is; barred: jobs
     that may have no device, and why."""
+    if not any(job.rates for job in all_jobs):
+        return _in_turn(fleet, all_jobs, rules, now, backfill, guaranteed, barred)
+    from rankfold.policy import rates  # here: commands start faster without it
+
+    found = rates.limits(all_jobs, _spent(all_jobs, rules, now), now)
+    jobs = rates.limited(all_jobs, found) if found else all_jobs
+    decisions = _in_turn(fleet, jobs, rules, now, backfill, guaranteed, barred)
+    return rates.with_reasons(decisions, all_jobs, found)
+
+
+def _spent(jobs: Iterable[Job], rules: Rules, now: float) -> set[str]:
+    """Jobs that have been disturbed as often as they may be."""
+    if all(each is None for each in rules.disturbances):
+        return set()
+    return {job.name for job in jobs if is_spent(job, rules, now)}
+
+
+def _in_turn(
+    fleet: Fleet,
+    all_jobs: Sequence[Job],
+    rules: Rules,
+    now: float,
+    backfill: bool,
+    guaranteed: Collection[str],
+    barred: Mapping[str, str],
+) -> dict[str, Decision]:
+    """As `_decide`, whatever was measured."""
     needs = {job.name: job.need for job in all_jobs if job.need}
     memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
     turn = Turn(fleet, memory, backfill)
     wanted = _in_line(_own(turn, all_jobs, barred))
-    if any(each is not None for each in rules.disturbances):
-        turn.spent = {each.job.name for each in wanted if is_spent(each.job, rules, now)}
+    turn.spent = _spent((each.job for each in wanted), rules, now)
     if rules.preemption_delay:
         patient = {each.job.name for each in wanted if _is_patient(each.job, rules, now)}
         turn.patient = patient.difference(guaranteed)

@@ -100,6 +100,22 @@ class Guaranteed(Struct, frozen=True, gc=False):
     need: float = 1.0
 
 
+class Rate(Struct, frozen=True, gc=False):
+    """How fast a job was on a number of devices, as it was measured last. Times in seconds.
+
+    per_s: steps per second; error: the standard error of that; seconds: for which it was measured.
+    at: the end of the measurement, on the clock of `Job.created`.
+    before: the rate on fewer devices, which it had before; None: there is none to compare with.
+    """
+
+    devices: int
+    per_s: float
+    error: float
+    at: float
+    seconds: float = 0.0
+    before: Rate | None = None
+
+
 class Job(Struct, frozen=True, gc=False):
     """A job that wants devices, or has some.
 
@@ -136,6 +152,7 @@ class Job(Struct, frozen=True, gc=False):
     quota: whose devices it uses; "", or a name that is not among the rules': none.
     disturbed: when it was disturbed, for one of DISTURBING, on the clock of `created`; those of the
         last BUDGET_S at least.
+    rates: how fast it was, for each number of devices that has been measured.
     basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all.
         These two are not given to a policy: quotas.py and fractions.py set them.
     """
@@ -177,6 +194,7 @@ class Job(Struct, frozen=True, gc=False):
     basis: int = WITHIN
     covered: int | None = None
     disturbed: tuple[float, ...] = ()
+    rates: tuple[Rate, ...] = ()
 
 
 class Quota(Struct, frozen=True, gc=False):

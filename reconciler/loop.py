@@ -38,6 +38,7 @@ from rankfold.reconciler.observe.processes import Processes
 from rankfold.reconciler.observe.progress import Progress
 from rankfold.reconciler.pacing import LastPlan, sleep_after
 from rankfold.reconciler.plan import Plan
+from rankfold.reconciler.rates import Rates
 from rankfold.reconciler.services import Services
 from rankfold.reconciler.wording import count
 
@@ -97,6 +98,7 @@ class Loop:
         self.unrecorded: dict[str, actions.End] = {}  # by job: ends not recorded yet (full disk)
         self.processes = Processes(layout, journal)
         self.services = Services(journal)
+        self.rates = Rates(journal)
         self.last_plan = LastPlan()
         self.fresh = False
         self.backoff: dict[str, Backoff] = {}
@@ -153,6 +155,8 @@ class Loop:
                 self.backoff.pop(name, None)
         with unwritten:
             record_findings(self.journal, records, observed)
+        with unwritten:
+            self.rates.update(desired, records, observed, clock.now())
         with unwritten:
             self._open_decided(records)
             self._follow_changes(records, observed)

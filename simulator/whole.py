@@ -14,6 +14,7 @@ from rankfold.policy.incremental import Changes
 from rankfold.policy.lending import is_elastic, sizes_of
 from rankfold.policy.quotas import AGED_PART, decayed
 from rankfold.policy.quotas import wakes as quotas_wake
+from rankfold.policy.rates import RETRY_S, slower
 from rankfold.policy.vocabulary import (
     BUDGET_S,
     DISTURBING,
@@ -264,8 +265,11 @@ class Whole:
 
     def _ends(self, known: _Known, now: float) -> Iterator[float]:
         """When the minimum run time and the growth delay of a job end, or its preemption delay and
-        its longest wait, or when it may be disturbed again."""
+        its longest wait, or when it may be disturbed again, or grow again although it was slower
+        on more devices."""
         rules, began = self._rules, max(known.job.created, known.waits_since)
+        if (rate := slower(known.job.rates, now)) is not None:
+            yield math.nextafter(rate.at + RETRY_S, math.inf)
         if not known.devices:
             for seconds in (rules.preemption_delay, rules.max_wait):
                 end = began + seconds

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field, to_builtins
 
 from rankfold.job_limits import RANKS_MAX
-from rankfold.policy.vocabulary import Guaranteed
+from rankfold.policy.vocabulary import Guaranteed, Rate
 from rankfold.reconciler.model import states
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Count, DeviceName, Json, ObjectName, Seconds
@@ -150,6 +150,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     # "suspend", "resume" or "resize" → seconds for which it stood still the last time:
     pauses: Mapping[str, Seconds] = field(default_factory=dict)
     disturbed: tuple[Seconds, ...] = ()  # fleet times of disturbances, those of the last hour
+    rates: tuple[Rate, ...] = ()  # on each number of devices, the fewest first; fleet time
     guaranteed: Guaranteed | None = None  # what it has had of its tier's fraction; fleet time
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not

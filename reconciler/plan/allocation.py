@@ -165,6 +165,7 @@ class Allocation:
             serving=job.service is not None,
             quota=job.quota,
             disturbed=record.disturbed,
+            rates=record.rates,
         )
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:

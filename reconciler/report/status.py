@@ -227,6 +227,8 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "restarts": record.restarts,
         "guaranteed": _guaranteed(record),
         "queue": _queue(snap, job, record),
+        "rates": rates_of(job, record),
+        "slower": _slower(record),
         "pauses": {kind: round(record.pauses[kind], 6) for kind in sorted(record.pauses)},
         "gpuSeconds": round(record.used_so_far(clock.now()), 3),
         "checkpoints": [
@@ -281,6 +283,48 @@ def _queue(snap: Snapshot, job: Job, record: Record) -> Json | None:
         "since": clock.wall(since),
         "firstAt": first_at,
     }
+
+
+def rates_of(job: Job, record: Record) -> list[Json]:
+    """How fast a job was on each number of devices, and how fast it would be on the others of its
+    range."""
+    found: list[Json] = [
+        {
+            "devices": each.devices,
+            "perSecond": _digits(each.per_s),
+            "basis": "measured",
+            "at": clock.wall(each.at),
+        }
+        for each in record.rates
+    ]
+    if record.rates and job.gpus_min is not None:
+        from rankfold.policy.sizes import useful  # here: most jobs have no range
+
+        known = {each.devices for each in record.rates}
+        last = max(record.rates, key=lambda each: each.at)
+        for size in useful(job.world_size, max(1, job.gpus_min), job.gpus):
+            if size not in known:
+                ranks, ranks_then = -(-job.world_size // size), -(-job.world_size // last.devices)
+                rate = _digits(last.per_s * ranks_then / ranks)
+                entry = {"devices": size, "perSecond": rate, "basis": "estimated", "at": None}
+                found.append(entry)
+    return sorted(found, key=lambda each: int(each["devices"]))
+
+
+def _digits(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _slower(record: Record) -> Json | None:
+    if not record.rates:
+        return None
+    from rankfold.policy.rates import RETRY_S, slower  # here: most jobs have not been measured
+
+    rate = slower(record.rates, clock.now())
+    if rate is None or rate.before is None:
+        return None
+    until = clock.wall(rate.at + RETRY_S)
+    return {"devices": rate.devices, "than": rate.before.devices, "until": until}
 
 
 def _suspended_in(record: Record) -> str | None:

@@ -76,6 +76,7 @@ def describe_lines(job: Json) -> list[str]:
         *_limit_lines(job["timeLimit"], job["timeLeft"]),
         *_queue_lines(job["queue"]),
         *_guaranteed_lines(job["guaranteed"]),
+        *_rate_lines(job["rates"], job["slower"]),
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
         *_settings_lines(job["settings"]),
@@ -124,6 +125,21 @@ def _guaranteed_lines(found: Json | None) -> list[str]:
     if found["periods"]:
         parts.append(f"less in {found['violated']} of {count(found['periods'], 'period')}")
     return [f"guaranteed:   {'; '.join(parts)}"]
+
+
+def _rate_lines(rates: list[Json], slower: Json | None) -> list[str]:
+    lines: list[str] = []
+    for each in rates:
+        title = "" if lines else "rates:"
+        measured = f" {time_of_day(each['at'])}" if each["at"] is not None else ""
+        devices = f"{each['perSecond']:g} steps per s on {count(each['devices'], 'device')}"
+        lines.append(f"{title:<14}{devices}, {each['basis']}{measured}")
+    if slower is not None:
+        lines.append(
+            f"{'':14}slower on {slower['devices']} than on {count(slower['than'], 'device')}: at "
+            f"most {slower['than']} until {time_of_day(slower['until'])}"
+        )
+    return lines
 
 
 def _tier(job: Json) -> str:
