@@ -1,5 +1,6 @@
 """State of the process that belongs to one logical worker at a time: generators of random numbers,
-the default process group, the rank in the environment, and the script's module."""
+the default process group, the rank in the environment, the script's module, and descriptors 1 and
+2, to which libraries and programs that the script starts write."""
 
 from __future__ import annotations
 
@@ -30,6 +31,20 @@ class Context(NamedTuple):
     world: Any
     variables: tuple[str | None, ...]
     main: ModuleType
+    output: tuple[int, int] | None
+
+
+_output: tuple[int, int] | None = None  # descriptors of the files to which 1 and 2 refer
+
+
+def write_to(output: tuple[int, int] | None) -> None:
+    """From now on descriptors 1 and 2 refer to these files. None: they stay."""
+    global _output
+    if output is None or output == _output:
+        return
+    for descriptor, file in enumerate(output, 1):
+        os.dup2(file, descriptor)
+    _output = output
 
 
 def save_generators() -> Generators:
@@ -48,6 +63,7 @@ def save() -> Context:
         private.world(),
         tuple(os.environ.get(name) for name in VARIABLES),
         sys.modules["__main__"],
+        _output,
     )
 
 
@@ -60,3 +76,4 @@ def load(context: Context) -> None:
         else:
             os.environ[name] = value
     sys.modules["__main__"] = context.main
+    write_to(context.output)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from . import context, current, private, streams
+from . import context, current, imports, private, streams
 from .errors import NotSupported, Stopped
 from .group import Group
 from .host import Host
@@ -75,9 +75,10 @@ def _environment(rank: int, world: int) -> None:
 class _Threads:
     """The threads of the logical workers, and how their scripts ended."""
 
-    def __init__(self, host: Host, script: Script) -> None:
+    def __init__(self, host: Host, script: Script, files: streams.Streams) -> None:
         self._host = host
         self._script = script
+        self._streams = files
         self._first = context.save()
         self.statuses: dict[int, int] = {}
 
@@ -91,12 +92,13 @@ class _Threads:
         return threads
 
     def _work(self, rank: int) -> None:
-        worker = Worker(self._host, rank, streams.paths(self._script.logs, rank))
+        log = streams.paths(self._script.logs, rank)
+        worker = Worker(self._host, rank, log, lambda: self._write_to(worker))
         current.begin(worker)
         turns = self._host.turns
         try:
             turns.enter(rank)
-            self._begin(rank)
+            self._begin(worker)
             self.statuses[rank] = self._run(worker)
         except Stopped as stopped:
             worker.quiet = False
@@ -115,10 +117,14 @@ class _Threads:
             turns.stop(f"rank {rank} failed")
         turns.leave(rank)
 
-    def _begin(self, rank: int) -> None:
+    def _write_to(self, worker: Worker) -> None:
+        context.write_to(self._streams.descriptors(worker.rank, worker.quiet))
+
+    def _begin(self, worker: Worker) -> None:
         context.load(self._first)
+        self._write_to(worker)
         private.set_world(private.own_world())
-        _environment(rank, self._host.world)
+        _environment(worker.rank, self._host.world)
         # The end of a backward pass then waits in this thread and stops no other worker's.
         torch.autograd.set_multithreading_enabled(False)
 
@@ -143,15 +149,16 @@ def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     """Runs the scripts of process `index`. Returns 0, or the status of the first that failed."""
     sys.argv = [str(script.path), *script.arguments]
     sys.path[0] = str(script.path.resolve().parent)
+    imports.keep(script.path.resolve().parent, stage.folder / imports.FOLDER)
     store = dist.FileStore(str(rendezvous), stage.processes)
     host = Host(stage, index, store)
     _install()
     vars(builtins)["enumerate"] = Enumerate
-    files = streams.open_files(script.logs, host.ranks, "a" if stage.continues else "w")
-    host.at_exit.append(lambda: streams.flush(files))
-    streams.redirect(files)
+    files = streams.Streams(script.logs, host.ranks, empty=not stage.continues)
+    host.at_exit.append(files.flush)
+    files.redirect()
     main = sys.modules["__main__"]
-    threads = _Threads(host, script)
+    threads = _Threads(host, script, files)
     started = threads.start()
     host.turns.begin()
     for thread in started:

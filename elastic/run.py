@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from .cut import Cut
 from .host import blocks
+from .imports import FOLDER
 from .process import Script, work
 from .requests import Refused, Request, Requests
 from .sealing import check, seal
@@ -230,6 +231,9 @@ class Parent:
         # All processes of the run inherit the folder for the sockets of data processes, which it
         # removes when it ends: processes that are killed would leave their own.
         multiprocessing.util.get_temp_dir()
+        modules = self._plan.folder / FOLDER
+        shutil.rmtree(modules, ignore_errors=True)  # of an earlier run
+        modules.mkdir()
         try:
             with contextlib.suppress(Cancelled):
                 status = self._run()

@@ -1,4 +1,9 @@
-"""Standard output and standard error of each logical worker, in files of its own."""
+"""Standard output and standard error of each logical worker, in files of its own.
+
+Text that the script prints goes to the stream of the calling thread's worker. Descriptors 1 and 2
+refer to the files of the worker that runs, so that output of libraries and of programs that the
+script starts is there, too.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,13 @@ from . import current
 NAMES = ("out", "err")
 
 
-Files = dict[str, dict[int, IO[str]]]
-
-
 class PerWorker:
     """Writes to the stream of the calling thread's worker, elsewhere to the process's own."""
 
-    def __init__(self, own: IO[str], files: dict[int, IO[str]]) -> None:
+    def __init__(self, own: IO[str], files: dict[int, IO[str]], nothing: IO[str]) -> None:
         self._own = own
         self._files = files
-        self._nothing = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+        self._nothing = nothing
 
     def _stream(self) -> IO[str]:
         worker = current.worker()
@@ -37,21 +39,38 @@ def paths(folder: Path, rank: int) -> list[Path]:
     return [folder / f"rank-{rank}.{name}" for name in NAMES]
 
 
-def open_files(folder: Path, ranks: list[int], mode: str) -> Files:
-    """Opens `rank-<r>.out` and `rank-<r>.err`, with mode "w" (as empty files) or "a"."""
-
-    def opened(rank: int, name: str) -> IO[str]:
-        return open(folder / f"rank-{rank}.{name}", mode, buffering=1)
-
-    return {name: {rank: opened(rank, name) for rank in ranks} for name in NAMES}
+def _opened(path: Path, empty: bool) -> IO[str]:
+    """Each write is at the end of the file, whoever writes."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
+    return open(os.open(path, flags, 0o666), "w", buffering=1)
 
 
-def redirect(files: Files) -> None:
-    sys.stdout = PerWorker(sys.stdout, files["out"])
-    sys.stderr = PerWorker(sys.stderr, files["err"])
+class Streams:
+    """Those of the logical workers of a process."""
 
+    def __init__(self, folder: Path, ranks: list[int], empty: bool) -> None:
+        """Opens `rank-<r>.out` and `rank-<r>.err`. `empty`: without what they have."""
+        self._files = {
+            rank: [_opened(path, empty) for path in paths(folder, rank)] for rank in ranks
+        }
+        self._nothing = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
 
-def flush(files: Files) -> None:
-    for group in files.values():
-        for each in group.values():
-            each.flush()
+    def redirect(self) -> None:
+        """The process keeps its own streams, which write to copies of descriptors 1 and 2."""
+
+        def own(number: int) -> PerWorker:
+            files = {rank: each[number] for rank, each in self._files.items()}
+            copy = open(os.dup(number + 1), "w", buffering=1)  # noqa: SIM115  (as above)
+            return PerWorker(copy, files, self._nothing)
+
+        sys.stdout, sys.stderr = own(0), own(1)
+
+    def descriptors(self, rank: int, quiet: bool) -> tuple[int, int]:
+        """Files to which descriptors 1 and 2 refer while the worker runs."""
+        out, err = 2 * [self._nothing] if quiet else self._files[rank]
+        return out.fileno(), err.fileno()
+
+    def flush(self) -> None:
+        for files in self._files.values():
+            for each in files:
+                each.flush()

@@ -129,7 +129,8 @@ def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
 
 
 class Worker:
-    def __init__(self, host: Host, rank: int, log: list[Path]) -> None:
+    def __init__(self, host: Host, rank: int, log: list[Path], heard: Callable[[], None]) -> None:
+        """`heard` is called when output is no longer dropped."""
         self.host = host
         self.rank = rank
         self.group: Group | None = None
@@ -139,6 +140,7 @@ class Worker:
         # Output of a script that continues is dropped until it has got to where it was.
         self.quiet = host.stage.continues
         self._log = log
+        self._heard = heard
         self._since = 0  # the step at which it began or continued
         self._saved = 0  # the step at which it saved its state last
         self._persistent: dict[int, Reader] = {}
@@ -211,6 +213,7 @@ class Worker:
         reader = self.reader(loader, Saved(*saved["reader"]))
         context.load_generators(context.Generators(*saved["generators"]))
         self.quiet = False
+        self._heard()
         return reader
 
     def reader(self, loader: Any, saved: Saved | None = None) -> Reader:

@@ -19,6 +19,8 @@ GENERATED = (
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 ELIGIBLE = "tests/elastic/test_eligible.py"
+WRITTEN = f"{FEATURES}::test_output_of_libraries_and_programs_is_in_the_log_of_its_worker"
+EDITED_MODULE = f"{FEATURES}::test_a_run_keeps_the_modules_of_its_script"
 EDITED = f"{FEATURES}::test_a_run_keeps_the_script_that_it_began_with"
 
 TABLE: Table = {
@@ -27,6 +29,19 @@ TABLE: Table = {
             "script-read-again": (
                 "exec(self._script.code, main.__dict__)",
                 "exec(self._script.path.read_text(), main.__dict__)",
+            ),
+        },
+    },
+    "elastic/context.py": {
+        WRITTEN: {
+            "descriptors-of-the-first-worker": ("    write_to(context.output)\n", ""),
+        },
+    },
+    "elastic/imports.py": {
+        EDITED_MODULE: {
+            "module-read-again": (
+                "hashlib.sha256(os.fsencode(path)).hexdigest()",
+                "str(os.getpid())",
             ),
         },
     },

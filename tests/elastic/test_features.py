@@ -61,6 +61,43 @@ def test_a_run_keeps_the_script_that_it_began_with(python: Python, tmp_path: Pat
     assert [output(tmp_path)[f"rank-{rank}.out"] for rank in range(WORLD)] == ["trained\n"] * 3
 
 
+def test_a_run_keeps_the_modules_of_its_script(python: Python, tmp_path: Path) -> None:
+    """One is edited. Processes that begin later import what the others have, or would have."""
+    folder = tmp_path / "scripts"
+    (folder / "parts").mkdir(parents=True)
+    imported = "from parts import one\n"
+    text = (HERE / "edited.py").read_text()
+    text = text.replace(
+        '__file__).write_text("raise SystemExit(7)\\n")', "one.__file__).write_text('2')"
+    )
+    (folder / "train.py").write_text(imported + text.replace('"trained"', "one.TEXT"))
+    module = folder / "parts/one.py"
+    module.write_text("TEXT = 'kept'\n")
+    command = (*RUN, "--schedule=0:1,3:2", "--state", tmp_path / "state", folder / "train.py")
+    done = python(*command)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    assert module.read_text() == "2"
+    assert [output(tmp_path / "state")[f"rank-{rank}.out"] for rank in range(3)] == ["kept\n"] * 3
+    assert list(folder.rglob("*.pyc")) == []
+    module.write_text("TEXT = 'next'\n")
+    (folder / "train.py").write_text(imported + "print(one.TEXT)\n")
+    assert python(*command).returncode == 0
+    assert output(tmp_path / "state")["rank-2.out"] == "next\n"
+
+
+def test_output_of_libraries_and_programs_is_in_the_log_of_its_worker(
+    python: Python, tmp_path: Path
+) -> None:
+    done = python(*RUN, "--schedule=0:1,2:2", "--state", tmp_path, HERE / "written.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), output(tmp_path)
+    for rank in range(WORLD):
+        words = ("prints", "writes", "echoes")
+        lines = [f"{word} {rank} {step}" for step in range(4) for word in words]
+        assert output(tmp_path)[f"rank-{rank}.out"].splitlines() == ["begins", *lines]
+        errors = output(tmp_path)[f"rank-{rank}.err"].splitlines()
+        assert errors == [f"ends {rank} {step}" for step in range(4)]
+
+
 def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
     """Data processes have sockets there, and are killed when the number of processes changes."""
     with tempfile.TemporaryDirectory(prefix="rf-") as temporary:  # sockets need a short path
