@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rankfold.plural import count
-from rankfold.policy.vocabulary import Decision, Fleet, Job
+from rankfold.policy.vocabulary import Decision, Fleet, Job, Locality
 
 NOTE_MAX = 1000  # characters
 
@@ -25,11 +25,23 @@ def objection(fleet: Fleet, jobs: Iterable[Job], decisions: Mapping[str, Decisio
         decision = decisions.get(job.name)
         if decision is not None and (wrong := _wrong(job, decision, group_of)):
             return wrong
+        if decision is not None and decision.devices and job.locality != "any":
+            places = {_place(fleet, group_of.get(at), job.locality) for at in decision.devices}
+            if len(places) > 1 and set(decision.devices) != set(job.own):
+                return f"{job.name} gets devices of several {job.locality}s"
         for position in _devices(job, decision):
             if position in holders:
                 return f"device {position} is given to {holders[position]} and to {job.name}"
             holders[position] = job.name
     return ""
+
+
+def _place(fleet: Fleet, group: int | None, locality: Locality) -> tuple[str, ...]:
+    """The node or domain of a group."""
+    if group is None:
+        return ()
+    found = fleet.groups[group]
+    return (found.domain, found.node) if locality == "node" else (found.domain,)
 
 
 def _devices(job: Job, decision: Decision | None) -> tuple[int, ...]:

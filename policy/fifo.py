@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,7 +35,14 @@ from rankfold.policy.lending import (
     least_of,
     sizes_of,
 )
-from rankfold.policy.precedence import AlikeJobs, Precedence, is_spent, tier_of
+from rankfold.policy.precedence import (
+    AlikeJobs,
+    Precedence,
+    is_protected,
+    is_spent,
+    terms_of,
+    tier_of,
+)
 from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
     AGED,
@@ -49,6 +57,9 @@ from rankfold.policy.vocabulary import (
     Outcome,
     Rules,
 )
+
+if TYPE_CHECKING:
+    from rankfold.policy.moving import Mover, Way
 
 
 def decide(
@@ -129,8 +140,13 @@ def _in_turn(
     if rules.preemption_delay:
         patient = {each.job.name for each in wanted if _is_patient(each.job, rules, now)}
         turn.patient = patient.difference(guaranteed)
-    turn.lend = partial(Lending, fleet.groups, memory, wanted, now, turn.spent)
+    turn.lend = partial(
+        Lending, fleet.groups, memory, wanted, now, turn.spent, turn.free.places, turn.moved
+    )
+    turn.line, turn.now, turn.exempt = wanted, now, frozenset(rules.exempt)
     for each in wanted:
+        if each.job.name in turn.moved:
+            continue
         lender = turn.lending.lender(each.job.name) if turn.lending else None
         if lender is None:
             turn.give(each)
@@ -139,7 +155,8 @@ def _in_turn(
     lenders = turn.lending.lenders() if turn.lending else []
     for lender in lenders:
         turn.give_up(lender)
-    lent = {lender.job.name for lender in lenders}
+    turn.move()
+    lent = {lender.job.name for lender in lenders}.union(turn.moved)
     if turn.free.any():
         alone = (each for each in wanted if is_elastic(each.job) and each.job.name not in lent)
         turn.grow(alone, rules.growth_delay, now)
@@ -203,6 +220,24 @@ def _kept(job: Job, own: tuple[int, ...]) -> tuple[int, ...]:
     return own[: job.devices]
 
 
+class _Move(NamedTuple):
+    """A job that moves, its new devices, and why."""
+
+    job: Job
+    devices: tuple[int, ...]
+    reason: str
+
+
+class _Option(NamedTuple):
+    """A place in which a job may be: all groups of a node or domain, or of the fleet; those from
+    which it may get devices now; its own devices that are there; and how many are free."""
+
+    all: Sequence[int]
+    groups: Sequence[int]
+    own: Sequence[int]
+    free: int
+
+
 class Turn:
     """The decisions of one moment, job by job. `begin` starts another one with the devices that
     are free then; incremental.py does.
@@ -213,6 +248,9 @@ class Turn:
         job lacks devices.
     patient: jobs that have not waited long enough for others to give up devices.
     spent: jobs that have been disturbed as often as they may be.
+    line: jobs in the order of their turn; now: seconds, on the clock of `Job.since`.
+    moved: jobs that move, so that another one is placed in one node or domain; exempt: jobs that
+        do not move for that.
     awaited: for each job that waits until others have given up devices, the groups of these.
     suspended: groups of jobs that are suspended for one before them in line.
     """
@@ -226,6 +264,11 @@ class Turn:
         self.patient: set[str] = set()
         self.spent: set[str] = set()
         self.awaited: list[set[int]] = []
+        self.line: Sequence[Wanting] = ()
+        self.now = 0.0
+        self.moved: dict[str, _Move] = {}
+        self.exempt: frozenset[str] = frozenset()
+        self._all_movers: dict[int, list[Mover]] | None = None
         self.suspended: set[int] = set()
         # Decisions on jobs that wait, by what they depend on as long as nothing of the fleet
         # changes: the devices, claims and loans, and host memory.
@@ -253,6 +296,8 @@ class Turn:
         if not own and not job.on_devices:
             self._start(wanting)
             return
+        if enough and self.free.places is not None and job.locality != "any":
+            enough = self._unit_with(job, own) is not None
         if not (enough and self._memory_allows(job, number)):
             self._give_more(wanting)
             return
@@ -274,7 +319,7 @@ class Turn:
         key = (
             id(wanting.alike), job.groups, job.devices, job.guarantee, job.world_size,
             job.shrinks, job.rank_memory, job.need, job.min_runtime > 0, job.name in self.spent,
-            job.name in self.patient,
+            job.name in self.patient, job.locality,
         )  # fmt: skip
         at = (self._changes, self._memory.changes)
         if at != self._waits_at:
@@ -298,24 +343,21 @@ class Turn:
 
     def _give_more(self, wanting: Wanting) -> None:
         """Decide on a job that lacks devices or host memory."""
-        job, own = wanting.job, wanting.own
-        groups = self._unclaimed(wanting)
-        wanted = self._wanted(job, own)
-        fewest = fewest_of(job, wanted, sum(self._groups[group].bad for group in job.groups))
+        job, all_own = wanting.job, wanting.own
+        wanted = self._wanted(job, all_own)
+        if (option := self._find(wanting, wanted)) is None:
+            return
+        own, groups = option.own, option.groups
+        fewest = fewest_of(job, wanted, sum(self._groups[group].bad for group in option.all))
         free_count = self.free.count(groups)
-        missing = wanted - len(own) - free_count
-        if missing > 0 and (loan := self._borrow(wanting, groups, wanted, missing)) is not None:
-            if not self._receive(loan):
-                self._wait_for(job, own, groups, wanted, loan)
-                return
-            free_count = self.free.count(groups)
         there = min(wanted, len(own) + free_count)
         held = min(wanted, job.placed) if job.on_devices else 0
         if there < max(fewest, held):
-            self._wait(job, own, _too_few(wanted, free_count), free_count)
-            if not self._backfill and self._could_have(job) >= fewest:
-                # The first in line is not overtaken.
-                self._claim(job.groups, wanting.alike.precedence)
+            self._wait(job, all_own, _too_few(wanted, free_count, self._where(job)), free_count)
+            if not self._backfill:  # the first in line is not overtaken
+                for unit in self._units(job):
+                    if self._could_have(unit) >= fewest:
+                        self._claim(unit, wanting.alike.precedence)
             return
         if not self._memory_allows(job, there):
             others = self._memory.others(job.name)
@@ -330,6 +372,166 @@ class Turn:
         new = self.free.take(groups, there - len(own))
         outcome: Outcome = "granted" if there == wanted else "fewer"
         self.place(job, tuple(sorted([*own, *new])), outcome, free_count)
+
+    def _find(self, wanting: Wanting, wanted: int) -> _Option | None:
+        """The place in which a job gets the devices that it wants, or else lacks the fewest. None
+        if others have to give up devices or move first; that it waits for them is decided then."""
+        options = self._options(wanting, wanted)
+        first = options[0]
+        if wanted <= len(first.own) + first.free:
+            return first
+        if (way := self._make_way(wanting, options, wanted)) is not None:
+            option, jobs, devices = way
+            if self._receive(devices):
+                return option
+            self._wait_for(wanting, option, wanted, "waits until these jobs have moved", jobs)
+            return None
+        for option in options:
+            missing = wanted - len(option.own) - option.free
+            if (loan := self._borrow(wanting, option.groups, wanted, missing)) is not None:
+                if self._receive(loan.devices):
+                    return option
+                jobs = [lender.job for lender in loan.lenders]
+                reason = "waits until these jobs give up some"
+                self._wait_for(wanting, option, wanted, reason, jobs)
+                return None
+        return first
+
+    # ---- nodes and domains
+
+    def _make_way(
+        self, wanting: Wanting, options: Sequence[_Option], wanted: int
+    ) -> tuple[_Option, list[Job], list[int]] | None:
+        """Let others move, so that a job has its devices in one node or domain; only if it fits
+        the free devices. Returns where, the jobs, and the devices that they give up."""
+        job, places, groups = wanting.job, self.free.places, self._unclaimed(wanting)
+        if places is None or job.locality == "any" or not self._may_disturb(job, groups, wanted):
+            return None
+        if self.free.count(groups) + len(wanting.own) < wanted or self.awaited:
+            return None
+        from rankfold.policy.moving import make_way  # here: commands start faster without it
+
+        level = wanting.alike.precedence[0]
+        free = {
+            at: self.free.of(at)
+            for at in range(len(self._groups))
+            if at not in self.claimed and self.free.of(at)
+        }
+        best: tuple[_Option, Way] | None = None
+        for option in options:
+            if self._could_have(option.all) < wanted:
+                continue
+            leave = frozenset(option.groups)
+            movers = [each for each in self._movers(leave) if level >= self._moves_for(each)]
+            missing = wanted - len(option.own) - option.free
+            cost = best[1].cost if best else None
+            if (way := make_way(places, movers, leave, missing, free, cost)) is not None:
+                best = (option, way)
+        if best is None:
+            return None
+        option, way = best
+        name = places.name(option.all, job.locality)
+        where = f"{job.locality} {name}" if name else f"one {job.locality}"
+        devices = self._leave(way, frozenset(option.groups), f"makes way for {job.name} on {where}")
+        return option, [mover.job for mover, _ in way.moves], devices
+
+    def _movers(self, groups: Collection[int]) -> list[Mover]:
+        """Jobs that may move and have devices of these groups."""
+        if self._all_movers is None:
+            self._all_movers = self._find_movers()
+        found = {
+            mover.job.name: mover for group in groups for mover in self._all_movers.get(group, ())
+        }
+        return [each for name, each in found.items() if self._stays_there(each)]
+
+    def _find_movers(self) -> dict[int, list[Mover]]:
+        """Group → the jobs that have devices of it, have all that they want, and may move."""
+        from rankfold.policy.moving import Mover
+
+        found: dict[int, list[Mover]] = {}
+        places = self.free.places
+        for each in self.line:
+            job, own = each.job, tuple(sorted(each.own))
+            enough = len(own) == job.devices or (is_elastic(job) and len(own) >= least_of(job))
+            if places is None or not own or not enough or job.blocked or job.name in self.exempt:
+                continue
+            has = places.counts(own)
+            units = places.units_of(job)
+            if not any(has.keys() <= set(unit) for unit in units):
+                continue
+            mover = Mover(job, own, has, job.pause if job.on_devices else 0.0, units)
+            for group in has:
+                found.setdefault(group, []).append(mover)
+        return found
+
+    def _stays_there(self, mover: Mover) -> bool:
+        """Whether nothing else has been decided for a job than that it keeps its devices."""
+        name = mover.job.name
+        if name in self.moved or (self.lending is not None and self.lending.lender(name)):
+            return False
+        decision = self.decisions.get(name)
+        return decision is None or (
+            decision.outcome == "granted" and set(decision.devices or ()) == set(mover.own)
+        )
+
+    def _moves_for(self, mover: Mover) -> int:
+        """The lowest level for whose jobs it moves."""
+        job = mover.job
+        protected = job.on_devices and job.min_runtime > 0 and is_protected(job, self.now)
+        return terms_of(job, protected, job.name in self.spent).moves_for
+
+    def _leave(self, way: Way, leave: frozenset[int], reason: str) -> list[int]:
+        """Note that jobs leave some groups; returns the devices of these that they give up."""
+        given: list[int] = []
+        self._changes += 1
+        for mover, parts in way.moves:
+            new = self.free.take_from(parts)
+            gives = self._within(mover.own, leave)
+            given += gives
+            if len(new) < len(mover.own):
+                new += [each for each in mover.own if each not in gives]
+            self.moved[mover.job.name] = _Move(mover.job, tuple(sorted(new)), reason)
+        return given
+
+    def _within(self, own: Sequence[int], groups: Collection[int]) -> list[int]:
+        return [] if self.free.places is None else self.free.places.within(own, groups)
+
+    def move(self) -> None:
+        """Decide on the jobs that move."""
+        for each in self.moved.values():
+            self.place(each.job, each.devices, cause="defragmentation", reason=each.reason)
+
+    def _options(self, wanting: Wanting, wanted: int) -> list[_Option]:
+        """The places in which a job may be, the best first: the node or domain in which it lacks
+        the fewest devices, then the one where it has the most, then the one that has the fewest
+        free."""
+        job, own = wanting.job, wanting.own
+        groups = self._unclaimed(wanting)
+        if self.free.places is None or job.locality == "any":
+            return [_Option(job.groups, groups, own, self.free.count(groups))]
+        found = []
+        for at, unit in enumerate(self.free.places.units_of(job)):
+            those = [group for group in unit if group in groups]
+            its, free = self.free.places.within(own, unit), self.free.count(those)
+            missing = max(0, wanted - len(its) - free)
+            never = missing > 0 and self._could_have(unit) < wanted
+            found.append(((never, missing, -len(its), free, at), (unit, those, its, free)))
+        return [_Option(*each) for _, each in sorted(found)]
+
+    def _units(self, job: Job) -> Sequence[tuple[int, ...]]:
+        """The groups of each node or domain in which a job may be."""
+        return (job.groups,) if self.free.places is None else self.free.places.units_of(job)
+
+    def _unit_with(self, job: Job, own: Sequence[int]) -> tuple[int, ...] | None:
+        """The groups of the node or domain that all these devices are in; None if there is none."""
+        if self.free.places is None or job.locality == "any":
+            return job.groups
+        has = self.free.places.counts(own)
+        return next((each for each in self._units(job) if has.keys() <= set(each)), None)
+
+    def _where(self, job: Job) -> str:
+        """The kind of place that a job has all its devices in, for people; empty for any."""
+        return "" if self.free.places is None or job.locality == "any" else job.locality
 
     def _claim(self, groups: Sequence[int], precedence: Precedence) -> None:
         for group in groups:
@@ -348,7 +550,7 @@ class Turn:
         """Decide that a job waits for devices, on those that it has, if any."""
         if job.on_devices:
             self.stay(job, "devices", free, reason=reason)
-        elif own and self._memory_allows(job, len(own)):
+        elif own and self._memory_allows(job, len(own)) and self._unit_with(job, own) is not None:
             # In the middle of a move, another job got the devices: it continues as before.
             self.place(job, tuple(own), "devices", free, reason=reason)
         else:
@@ -363,62 +565,64 @@ class Turn:
         """The number of devices that a job needs in its turn."""
         if not is_elastic(job):
             return job.devices
-        if len(own) >= least_of(job):
+        if len(own) >= least_of(job) and self._unit_with(job, own) is not None:
             return len(own)
         sizes = sizes_of(job)
         return next((size for size in sizes if self._memory_allows(job, size)), sizes[0])
 
-    def _borrow(
-        self, wanting: Wanting, groups: Sequence[int], wanted: int, missing: int
-    ) -> Loan | None:
-        """Devices that elastic jobs give up so that this job has all that it wants."""
-        job = wanting.job
+    def _may_disturb(self, job: Job, groups: Sequence[int], wanted: int) -> bool:
+        """Whether others may be disturbed so that this job gets devices of these groups."""
         if self.lend is None or job.blocked or job.name in self.patient:
-            return None
+            return False
         if not self._memory_allows(job, wanted):
-            return None
+            return False
         # A job before it in line takes any devices of its groups when they are free, also those
         # that others would give up for this one: unless this one can use all of these, it is too
         # early.
         if self.awaited and any(
             not each.isdisjoint(groups) and not each.issubset(groups) for each in self.awaited
         ):
-            return None
+            return False
         # One that is suspended now waits from the next turn on, before this job in line: it would
         # take these devices, or have a claim on them.
-        if not self.suspended.isdisjoint(groups):
+        return self.suspended.isdisjoint(groups)
+
+    def _borrow(
+        self, wanting: Wanting, groups: Sequence[int], wanted: int, missing: int
+    ) -> Loan | None:
+        """Devices that elastic jobs give up so that this job has all that it wants."""
+        job = wanting.job
+        if self.lend is None or missing <= 0 or not self._may_disturb(job, groups, wanted):
             return None
         need = host_need(job.world_size, job.rank_memory, wanted)
         if self.lending is None:
             self.lending = self.lend()
         return self.lending.lend(wanting, groups, missing, need)
 
-    def _receive(self, loan: Loan) -> bool:
+    def _receive(self, devices: Collection[int]) -> bool:
         """Return devices to those that are free; whether all of them can be given away now."""
         there = 0
         self._changes += 1
         for number, group in enumerate(self._groups):
-            lent = [device for device in loan.devices if is_among(device, group.free)]
-            self.free.put(number, lent)
-            there += len(lent)
-        return there == len(loan.devices)
+            given = [device for device in devices if is_among(device, group.free)]
+            self.free.put(number, given)
+            there += len(given)
+        return there == len(devices)
 
     def _wait_for(
-        self, job: Job, own: Sequence[int], groups: Sequence[int], wanted: int, loan: Loan
+        self, wanting: Wanting, option: _Option, wanted: int, what: str, jobs: Sequence[Job]
     ) -> None:
-        """Decide that a job waits until others have given up devices. Free devices are kept
-        for it: no other job gets them meanwhile."""
+        """Decide that a job waits until others have given up devices, or moved. Free devices are
+        kept for it: no other job gets them meanwhile. what: for people, before their names."""
+        job, own, groups = wanting.job, wanting.own, option.groups
         self._changes += 1
         free = self.free.count(groups)
-        self.free.take(groups, min(free, wanted - len(own)))
+        self.free.take(groups, min(free, wanted - len(option.own)))
         self.awaited.append(set(groups))
-        names = ", ".join(lender.job.name for lender in loan.lenders)
-        reason = f"needs {count(wanted, 'device')}; waits until these jobs give up some: {names}"
-        disturbs = tuple(
-            Disturbance(each.job.name, each.job.pause)
-            for each in loan.lenders
-            if each.job.on_devices
-        )
+        names = ", ".join(each.name for each in jobs)
+        where = f" of one {self._where(job)}" if self._where(job) else ""
+        reason = f"needs {count(wanted, 'device')}{where}; {what}: {names}"
+        disturbs = tuple(Disturbance(each.name, each.pause) for each in jobs if each.on_devices)
         self._wait(job, own, reason, free, disturbs)
 
     def bar(self, job: Job, why: str) -> bool:
@@ -450,8 +654,10 @@ class Turn:
         for each in line:
             job = each.job
             if self._may_grow(job, delay, now):
-                key = (each.alike.precedence[:2], job.groups)
-                alike.setdefault(key, []).append(job)
+                groups = self._unit_with(job, self.decisions[job.name].devices or ())
+                if groups is not None:
+                    key = (each.alike.precedence[:2], groups)
+                    alike.setdefault(key, []).append(job)
         for (_, groups), grow in alike.items():
             if free := self.free.count(groups):
                 from rankfold.policy.growth import growing, share  # here: commands start faster
@@ -460,7 +666,7 @@ class Turn:
                 share(sizes, free)
                 for job, grown in zip(grow, sizes, strict=True):
                     if grown.at:
-                        self._grow_to(job, grown.size)
+                        self._grow_to(job, groups, grown.size)
 
     def _have(self, job: Job) -> int:
         return len(self.decisions[job.name].devices or ())
@@ -473,12 +679,12 @@ class Turn:
             return True
         return job.name not in self.spent and not 0 <= now - job.since < delay
 
-    def _grow_to(self, job: Job, size: int) -> None:
+    def _grow_to(self, job: Job, groups: Sequence[int], size: int) -> None:
         decision = self.decisions[job.name]
         have = self._have(job)
         if size <= have or decision.devices is None or not self._memory_allows(job, size):
             return
-        new = self.free.take(job.groups, size - have)
+        new = self.free.take(groups, size - have)
         # Also in the middle of its move: while it keeps the devices that it is on, and others.
         grows = job.placed > 0 and cause_of(job, decision.devices) is None
         self.place(
@@ -499,8 +705,8 @@ class Turn:
 
     # ---- decisions
 
-    def _could_have(self, job: Job) -> int:
-        return sum(self._groups[group].to_come for group in job.groups)
+    def _could_have(self, groups: Sequence[int]) -> int:
+        return sum(self._groups[group].to_come for group in groups)
 
     def _memory_allows(self, job: Job, devices: int) -> bool:
         return self._memory.allows(job.name, job.world_size, job.rank_memory, devices, job.need)
@@ -555,7 +761,10 @@ class Turn:
 _LITTLE_MEMORY = "its ranks would need too much host memory"
 
 
-def _too_few(wanted: int, free: int) -> str:
+def _too_few(wanted: int, free: int, where: str) -> str:
+    """where: node or domain that all these devices are in; empty for any."""
+    if where:
+        return f"needs {count(wanted, 'device')} of one {where}; most that are free: {free}"
     return f"needs {count(wanted, 'device')}; free for it now: {free}"
 
 

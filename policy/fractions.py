@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from rankfold.policy.places import Places, places_of
 from rankfold.policy.precedence import STEPS, tier_of
 from rankfold.policy.sizes import useful
 from rankfold.policy.vocabulary import (
@@ -87,9 +88,11 @@ def need_of(job: Job, rules: Rules) -> float:
 def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float]:
     """The jobs whose fraction is guaranteed, with the devices that each needs. Jobs that have been
     admitted come first; the others are in the order of tier, priority and creation. jobs: in the
-    order of creation."""
+    order of creation. One that has to be in one node or domain is admitted if there is one that has
+    enough in addition to what admitted jobs need there."""
     left = [float(group.to_come) for group in fleet.groups]
     found: dict[str, float] = {}
+    places = places_of(fleet.groups)
     guarantees = _guaranteeing(rules)
     for job in sorted((each for each in jobs if each.tier in guarantees), key=_order):
         need = need_of(job, rules)
@@ -98,6 +101,8 @@ def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float
         if job.wants not in ("devices", "nothing") or job.blocked or not job.groups:
             continue
         groups = job.groups
+        if places is not None:
+            groups = _where(places, job, need, left)
         there = left[groups[0]] if len(groups) == 1 else sum(left[at] for at in groups)
         if there < need - FIT:
             continue
@@ -108,6 +113,24 @@ def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float
             if (need := need - part) <= 0:
                 break
     return found
+
+
+def _where(places: Places, job: Job, need: float, left: Sequence[float]) -> tuple[int, ...]:
+    """The groups from which a job gets what it needs: first those that it has devices of. If it has
+    to be in one node or domain, these are the groups of the one in which it is, or else of the one
+    that has the fewest devices left and enough."""
+
+    has = places.counts(job.own)
+    units = places.units_of(job)
+    unit = units[0]
+    if len(units) > 1:
+        there = [sum(left[at] for at in each) for each in units]
+        order = [
+            (each < need - FIT, -sum(has[at] for at in groups), each, number)
+            for number, (each, groups) in enumerate(zip(there, units, strict=True))
+        ]
+        unit = units[min(order)[-1]]
+    return tuple(sorted(unit, key=lambda at: -has[at])) if has else unit
 
 
 def _order(job: Job) -> tuple[float, int, int]:

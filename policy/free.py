@@ -1,4 +1,5 @@
-"""The free devices of each group, which are given in ascending order of their positions."""
+"""The free devices of each group, which are given in ascending order of their positions; if there
+are several nodes, best-fit (places.py)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ import heapq
 import itertools
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rankfold.policy.vocabulary import Group
+
+if TYPE_CHECKING:
+    from rankfold.policy.places import Places
 
 
 class Free:
@@ -16,6 +21,11 @@ class Free:
 
     def __init__(self, groups: Sequence[Group]):
         self._groups = [list(group.free) for group in groups]
+        self.places: Places | None = None  # if there are several nodes
+        if len({(group.domain, group.node) for group in groups}) > 1:
+            from rankfold.policy.places import Places  # here: commands start faster without it
+
+            self.places = Places(groups)
 
     def count(self, groups: Collection[int]) -> int:
         if len(groups) == 1:
@@ -23,15 +33,31 @@ class Free:
             return len(self._groups[group])
         return sum(len(self._groups[group]) for group in groups)
 
+    def of(self, group: int) -> int:
+        """How many devices of a group are free."""
+        return len(self._groups[group])
+
+    def take_from(self, parts: Iterable[tuple[int, int]]) -> list[int]:
+        """The first devices of some groups, ascending. parts: a group, and how many of its own."""
+        taken: list[int] = []
+        for group, number in parts:
+            taken += self._groups[group][:number]
+            del self._groups[group][:number]
+        return sorted(taken)
+
     def any(self) -> bool:
         """Whether any device is free."""
         return any(self._groups)
 
     def take(self, groups: Sequence[int], number: int) -> list[int]:
-        """The first `number` devices of these groups together, ascending. Raises ValueError if
-        there are fewer."""
+        """`number` devices of these groups, ascending: the first ones of all, or of the nodes that
+        they are taken from. Raises ValueError if there are fewer."""
         if number < 1:
             return []
+        if self.places is not None and len(groups) > 1:
+            if number > (there := self.count(groups)):
+                raise ValueError(f"requested: {number}, free: {there}")
+            return self.take_from(self.places.best_fit(groups, number, self.of))
         lists = [self._groups[group] for group in groups]
         if len(lists) == 1:
             taken = lists[0][:number]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
@@ -22,6 +22,9 @@ from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.precedence import Alike, Precedence, Terms, is_protected
 from rankfold.policy.sizes import largest, useful
 from rankfold.policy.vocabulary import Group, Job
+
+if TYPE_CHECKING:
+    from rankfold.policy.places import Places
 
 K = TypeVar("K")
 
@@ -120,7 +123,7 @@ def sizes_of(job: Job) -> tuple[int, ...]:
 class Lending:
     """The devices that can be lent in one moment. line: jobs in the order of their turn. now:
     seconds, on the clock of `Job.since`. spent: jobs that have been disturbed as often as they may
-    be."""
+    be. moved: jobs that are moved, and give up nothing else."""
 
     def __init__(
         self,
@@ -129,8 +132,11 @@ class Lending:
         line: Sequence[Wanting],
         now: float,
         spent: Collection[str] = (),
+        places: Places | None = None,
+        moved: Collection[str] = (),
     ):
-        self._groups, self._memory = groups, memory
+        self._groups, self._memory, self._places = groups, memory, places
+        self._moved = moved
         self._lent: dict[str, Lender] = {}
         # Lenders of each importance; once one of them is considered, in the order of their places:
         # the last gives up devices first.
@@ -220,7 +226,7 @@ class Lending:
                 if missing <= 0:
                     break
                 its = lender.job
-                if its.name in useless or its.name == borrower.job.name:
+                if its.name in useless or its.name in self._moved or its is borrower.job:
                     continue
                 if suspend:
                     above = lender.terms.suspended_above
@@ -272,6 +278,8 @@ class Lending:
             yield from reversed(lenders)
 
     def _in(self, lender: Lender, groups: Sequence[int]) -> int:
+        if self._places is not None:
+            return len(self._places.within(lender.kept, groups))
         return sum(self._is_in(position, groups) for position in lender.kept)
 
     def _is_in(self, device: int, groups: Sequence[int]) -> bool:

@@ -43,12 +43,14 @@ class Terms(Struct, frozen=True, gc=False):
     shrinks_for: the lowest level whose jobs may shrink it; shrinks_beyond: the same, for devices
         beyond its quota.
     suspended_above: jobs of higher precedence may suspend it.
+    moves_for: the lowest level for whose jobs it moves to other devices.
     """
 
     importance: tuple[float, ...]
     shrinks_for: int
     shrinks_beyond: int
     suspended_above: Precedence
+    moves_for: int
 
 
 class Alike(Struct, eq=False):
@@ -161,4 +163,7 @@ def terms_of(job: Job, protected: bool, spent: bool) -> Terms:
         level = max(level, level_when_spent(job.basis == BORROWS))
         beyond = max(beyond, level_when_spent(borrows=True))
     importance = (level_of(job), job.priority, job.behind)
-    return Terms(importance, level, beyond, suspended_above(job, protected, spent))
+    moves_for = level_of(job) + protected
+    if spent:
+        moves_for = max(moves_for, level_when_spent(borrows=False))
+    return Terms(importance, level, beyond, suspended_above(job, protected, spent), moves_for)

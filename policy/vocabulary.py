@@ -43,25 +43,32 @@ TIERS: tuple[str, ...] = get_args(Tier)
 # there are no quotas; it has waited too long; a fraction is guaranteed to it.
 BORROWS, WITHIN, AGED, GUARANTEED = range(4)
 # Causes for which a job that has devices is disturbed without need of its own:
-DISTURBING: tuple[Cause, ...] = ("tier", "order", "quota", "serving", "growth")
+DISTURBING: tuple[Cause, ...] = (
+    "tier", "order", "quota", "serving", "growth", "defragmentation"
+)  # fmt: skip
+# Within what all devices of a job are, together: a domain has nodes, a node has devices.
+Locality = Literal["any", "domain", "node"]
 BUDGET_S = 3600.0  # for which disturbances are counted
 PRIORITY_MAX = 1000  # a priority is between -PRIORITY_MAX and this
 
 
 class Group(Struct, frozen=True, gc=False):
-    """Devices that are equivalent for every job.
+    """Devices that are equivalent for every job, and of one node.
 
     free: positions of devices that may be given to any job, ascending. Those that jobs hold may
         be included: a policy that takes devices from jobs needs them, the others ignore them.
     to_come: how many devices a job could have if all other jobs left, without a person's help.
     bad: how many devices do not work, and are in no job's placement.
     members: positions of all its devices, ascending; () if those are the free ones.
+    domain, node: where its devices are. Nodes of different domains are different.
     """
 
     free: tuple[int, ...]
     to_come: int
     bad: int = 0
     members: tuple[int, ...] = ()
+    domain: str = ""
+    node: str = ""
 
 
 class Fleet(Struct, frozen=True):
@@ -153,6 +160,7 @@ class Job(Struct, frozen=True, gc=False):
     disturbed: when it was disturbed, for one of DISTURBING, on the clock of `created`; those of the
         last BUDGET_S at least.
     rates: how fast it was, for each number of devices that has been measured.
+    locality: it is placed only on devices of one node, or of one domain.
     basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all.
         These two are not given to a policy: quotas.py and fractions.py set them.
     """
@@ -195,6 +203,7 @@ class Job(Struct, frozen=True, gc=False):
     covered: int | None = None
     disturbed: tuple[float, ...] = ()
     rates: tuple[Rate, ...] = ()
+    locality: Locality = "any"
 
 
 class Quota(Struct, frozen=True, gc=False):
@@ -225,6 +234,7 @@ class Rules(Struct, frozen=True):
     max_wait: seconds after which a job that waits goes before others; 0: never.
     disturbances: how often a job of each of TIERS may be disturbed in BUDGET_S, unless a guarantee
         would be broken; None: not limited.
+    exempt: jobs that do not move so that another one is placed in one node or domain.
     """
 
     ranks_on_a_device: int
@@ -236,6 +246,7 @@ class Rules(Struct, frozen=True):
     quotas: tuple[Quota, ...] = ()
     max_wait: float = 0.0
     disturbances: tuple[int | None, ...] = (None, None, None)
+    exempt: tuple[str, ...] = ()
 
 
 class Disturbance(Struct, frozen=True, gc=False):

@@ -337,11 +337,11 @@ class Loop:
             record = records.get(change.job)
             target = self.plan.targets.get(change.job)
             gpus = None if target is None else len(set(target))
-            if (
-                record is None
-                or record.step == "ended"
-                or changes.is_withdrawn(change, record, gpus)
-            ):
+            over = record is None or record.step == "ended"
+            if record is not None and not over:
+                elsewhere = target is not None and set(target) != set(record.placement)
+                over = changes.is_withdrawn(change, record, gpus, elsewhere)
+            if record is None or over:
                 self.journal.save_change(structs.replace(change, superseded=True), open=False)
                 continue
             converged = change.job in self.plan.converged
@@ -354,6 +354,8 @@ class Loop:
                 record_disturbance(self.journal, now, clock.now())
                 pause = "" if now.pause_s is None else f", paused {now.pause_s:.3f} s"
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
+                if now.from_gpus == now.to_gpus:
+                    devices = "moved to other devices"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.journal.event(f"Job/{change.job}", "Converged", text)
 

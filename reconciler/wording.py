@@ -91,3 +91,10 @@ def size(number: int) -> str:
             return f"{amount:.4g} {unit}"
         amount /= 1024
     return f"{amount:.4g} TiB"
+
+
+def devices_change(before: int, after: int) -> str:
+    """The change of the devices of a job that is disturbed."""
+    if before == after:
+        return f"moves, on {count(after, 'device')} as before"
+    return f"{before} → {count(after, 'device')}"

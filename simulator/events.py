@@ -28,14 +28,28 @@ class NotDone(Exception):
     """A job waits, and nothing will happen any more: the scheduler gives it no devices."""
 
 
-def fleet_of(kinds: Sequence[Kind]) -> Fleet:
-    """The fleet as a policy sees it while no job runs: one group for each kind. Host memory is not
-    limited."""
+def fleet_of(kinds: Sequence[Kind], by_node: bool = False) -> Fleet:
+    """The fleet as a policy sees it while no job runs: one group for each kind, or for the devices
+    of a kind in each node. Host memory is not limited."""
     groups, first = [], 0
     for kind in kinds:
-        groups.append(Group(tuple(range(first, first + kind.devices)), kind.devices))
-        first += kind.devices
+        places = kind.places if by_node and kind.places else (("", "", kind.devices),)
+        for domain, node, devices in places:
+            positions = tuple(range(first, first + devices))
+            groups.append(Group(positions, devices, domain=domain, node=node))
+            first += devices
     return Fleet(tuple(groups), 0)
+
+
+def groups_of(kinds: Sequence[Kind], by_node: bool = False) -> list[tuple[int, ...]]:
+    """The groups of `fleet_of` for each kind."""
+    found: list[tuple[int, ...]] = []
+    first = 0
+    for kind in kinds:
+        number = len(kind.places) if by_node and kind.places else 1
+        found.append(tuple(range(first, first + number)))
+        first += number
+    return found
 
 
 class _Active:
@@ -66,8 +80,15 @@ class Simulation:
     """One run of a trace with one scheduler."""
 
     def __init__(
-        self, jobs: Sequence[TraceJob], kinds: Sequence[Kind], scheduler: Incremental, costs: Costs
+        self,
+        jobs: Sequence[TraceJob],
+        kinds: Sequence[Kind],
+        scheduler: Incremental,
+        costs: Costs,
+        by_node: bool = False,
     ):
+        """by_node: as in `fleet_of`."""
+        self._groups = groups_of(kinds, by_node)
         self._jobs, self._kinds, self._scheduler, self._costs = jobs, kinds, scheduler, costs
         self._active: dict[str, _Active] = {}
         self._ends: list[tuple[float, int, str]] = []  # end, version, job
@@ -106,7 +127,7 @@ class Simulation:
     def _arrive(self, job: TraceJob) -> None:
         active = self._active[job.name] = _Active(job)
         kind = self._kinds[job.kind]
-        devices = min(job.max, kind.devices)
+        devices = min(job.max, kind.most(job.locality))
         active.left, active.share = job.seconds(devices, kind.speed), devices
         self._scheduler.arrive(
             Job(
@@ -114,7 +135,7 @@ class Simulation:
                 job.world_size,
                 devices,
                 job.arrival,
-                (job.kind,),
+                self._groups[job.kind],
                 remaining=active.left + self._costs.start,
                 pause=self._costs.suspend + self._costs.resume,
                 least=max(1, job.min),
@@ -125,6 +146,7 @@ class Simulation:
                 min_runtime=job.min_runtime,
                 demand=min(job.demand, devices),
                 quota=job.quota,
+                locality=job.locality,
             )
         )
 

@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from rankfold import legible
 from rankfold.plural import count
-from rankfold.policy.vocabulary import PRIORITY_MAX, TIERS, Tier
+from rankfold.policy.vocabulary import PRIORITY_MAX, TIERS, Locality, Tier
 from rankfold.simulator import easyscale, gavel
 from rankfold.simulator.easyscale import read_easyscale
 from rankfold.simulator.pollux import WORKLOAD
@@ -17,7 +17,7 @@ from rankfold.simulator.trace import Kind, TraceJob
 
 RANKS_MAX = 1 << 16  # of a job
 CSV = ("name", "arrival", "worldSize", "min", "max", "tier", "work")
-CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime", "demand")
+CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime", "demand", "locality")
 TIERS_SHOWN = ", ".join(reversed(TIERS))
 PHILLY = ("submit_s", "duration_s", "gpus", "virtual_cluster")
 
@@ -50,10 +50,11 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
             _priority(row) if row.has("priority") else 0,
             row.number("minRuntime", 0, SECONDS_MAX) if row.has("minRuntime") else 0.0,
             row.whole("demand", 1, RANKS_MAX) if row.has("demand") else 0,
+            _locality(row) if row.has("locality") else "any",
         )
         if job.demand and not max(1, least) <= job.demand <= most:
             row.fault("demand", f"must be from min ({max(1, least)}) to max ({most})")
-        _fits(row, "min", job.min, kinds[job.kind])
+        _fits(row, "min", job.min, kinds[job.kind], job.locality)
         _lasts(row, "work", job)
         jobs.append(job)
     return jobs
@@ -158,7 +159,17 @@ def _lasts(row: Row, column: str, job: TraceJob) -> None:
         row.fault(column, f"{reason}: let the trace begin at 0")
 
 
-def _fits(row: Row, column: str, fewest: int, kind: Kind) -> None:
-    if fewest > kind.devices:
-        there = count(kind.devices, "device")
-        row.fault(column, f"needs {fewest}; the fleet has {there} of type {kind.type}")
+def _locality(row: Row) -> Locality:
+    given = row.text("locality")
+    for locality in get_args(Locality):
+        if locality == given:
+            return cast("Locality", locality)
+    known = ", ".join(get_args(Locality))
+    row.fault("locality", f"must be one of {known}, not {shown(given)}")
+    return "any"
+
+
+def _fits(row: Row, column: str, fewest: int, kind: Kind, locality: Locality = "any") -> None:
+    if fewest > (most := kind.most(locality)):
+        there, where = count(most, "device"), "" if locality == "any" else f" in one {locality}"
+        row.fault(column, f"needs {fewest}; the fleet has {there} of type {kind.type}{where}")

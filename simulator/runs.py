@@ -50,21 +50,25 @@ class Events:
         self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
         self._ordered |= any(rules.fractions) or bool(rules.quotas) or rules.max_wait > 0
         self._ordered |= any(each is not None for each in rules.disturbances)
+        # Only jobs with a locality depend on which devices others have.
+        self.by_node = any(job.locality != "any" for job in jobs)
+        self._ordered |= self.by_node
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
         chosen = self._scheduler(scheduler)
-        return Simulation(self._jobs, self._kinds, chosen, self._costs).run(progress)
+        simulation = Simulation(self._jobs, self._kinds, chosen, self._costs, self.by_node)
+        return simulation.run(progress)
 
     def _scheduler(self, name: str) -> Incremental:
-        fleet = fleet_of(self._kinds)
+        fleet = fleet_of(self._kinds, self.by_node)
         if name in self._policies:
             return Whole(fleet, self._policies[name])
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
             chosen = built_in(name, self._rules, shares)
-            return Whole(fleet, chosen, self._rules, shares, alone=True)
+            return Whole(fleet, chosen, self._rules, shares, alone=not self.by_node)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from msgspec import Struct
 
-from rankfold.policy.vocabulary import Tier
+from rankfold.policy.vocabulary import Locality, Tier
 
 
 class Kind(Struct, frozen=True):
-    """The devices of one type. speed: relative; a device of speed 2 takes half the time."""
+    """The devices of one type. speed: relative; a device of speed 2 takes half the time.
+    places: domain, node and number of devices of each node; (): all are of one."""
 
     type: str
     devices: int
     speed: float = 1.0
+    places: tuple[tuple[str, str, int], ...] = ()
+
+    def most(self, locality: Locality) -> int:
+        """The devices of the node or domain that has the most."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for domain, node, devices in self.places:
+            found[(domain, node) if locality == "node" else (domain,)] += devices
+        return self.devices if locality == "any" or not found else max(found.values())
 
 
 class TraceJob(Struct, frozen=True):
@@ -29,6 +39,7 @@ class TraceJob(Struct, frozen=True):
     tier, priority: which jobs go first. min_runtime: seconds for which it loses no device to a job
         of its tier after it got its devices.
     demand: devices to which the fraction of its tier refers; 0: max.
+    locality: within what all of its devices are.
     """
 
     name: str
@@ -43,6 +54,7 @@ class TraceJob(Struct, frozen=True):
     priority: int = 0
     min_runtime: float = 0.0
     demand: int = 0
+    locality: Locality = "any"
 
     @property
     def elastic(self) -> bool:

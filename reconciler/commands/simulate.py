@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,7 @@ def simulate(
         policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
         try:
             simulated = _simulated(given, costs, policies)
+            _check_localities(names, simulated)
             with _progress(names, simulated.jobs) as progress:
                 results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
@@ -236,6 +238,13 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
     kinds, rules = _kinds(given.there)
     rules = structs.replace(rules, growth_delay=given.growth_delay or 0.0)
     return Events(read(given.trace, kinds, form, folder), kinds, costs, policies, rules)
+
+
+def _check_localities(names: Sequence[str], simulated: Trace) -> None:
+    """Refuse a scheduler that knows no nodes and domains, for jobs with a locality."""
+    if "srtf" in names and isinstance(simulated, Events) and simulated.by_node:
+        reason = "srtf knows no nodes and domains, and the trace has jobs with a locality"
+        raise click.BadParameter(reason, param_hint="--scheduler")
 
 
 def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, Result]) -> Json:
@@ -328,7 +337,9 @@ def _kinds(there: There) -> tuple[list[Kind], Rules]:
         kinds = [Kind(name, number) for name, number in there.devices.items()]
         return sorted(kinds, key=lambda kind: -kind.devices), RULES
     if there.nodes is not None and there.gpus_per_node is not None:
-        return [Kind("gpu", there.nodes * there.gpus_per_node)], RULES
+        places = (("", f"node-{at}", there.gpus_per_node) for at in range(there.nodes))
+        devices = there.nodes * there.gpus_per_node
+        return [Kind("gpu", devices, places=tuple(places))], RULES
     fleet = there.fleet
     assert fleet is not None
     loaded = spec.load_dir(fleet)
@@ -342,6 +353,7 @@ def _kinds(there: There) -> tuple[list[Kind], Rules]:
 
 def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:
     kinds: dict[str, Kind] = {}
+    places: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for device in desired.devices().values():
         kind = kinds.get(device.type, Kind(device.type, 0, device.speed))
         if kind.speed != device.speed:
@@ -350,7 +362,11 @@ def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:
                 "which is not simulated",
                 EXIT_INVALID,
             )
+        places[device.type][device.domain, device.node] += 1
         kinds[device.type] = structs.replace(kind, devices=kind.devices + 1)
+    for name, kind in kinds.items():
+        those = tuple((*place, number) for place, number in places[name].items())
+        kinds[name] = structs.replace(kind, places=those)
     if not kinds:
         fail(f"{legible_name(fleet)}: there is no device in any pool", EXIT_INVALID)
     return sorted(kinds.values(), key=lambda kind: -kind.devices)

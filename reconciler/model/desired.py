@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
-from rankfold.policy.vocabulary import PRIORITY_MAX, Tier
+from rankfold.policy.vocabulary import PRIORITY_MAX, Locality, Tier
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     CAPABILITIES,
@@ -21,6 +21,7 @@ from rankfold.reconciler.model.values import (
     Devices,
     Memory,
     ObjectName,
+    PlaceName,
     Ranks,
     Seconds,
     Text,
@@ -83,6 +84,8 @@ class Device(Struct, frozen=True):
     cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = CAPABILITIES["soft"]
     speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
     only_for: str | None = None  # the job for which `run` made a temporary fleet
+    domain: PlaceName = ""
+    node: PlaceName = ""  # empty: that of all devices of the domain that name none
 
 
 class Pool(Struct, frozen=True):
@@ -493,6 +496,21 @@ class Job(Struct, frozen=True):
             shown="none",
         ),
     ] = ""
+    locality: Annotated[
+        Locality,
+        Written(
+            "spec.locality",
+            {
+                "enum": ["node", "domain", "any"],
+                "default": "any",
+                "description": "Within what all devices of the job are: one node, one domain, or "
+                "any.",
+            },
+            "within what all devices of the job are: one `node`, one `domain`, or `any`. See "
+            "[Nodes and domains](#nodes-and-domains)",
+            shown="any",
+        ),
+    ] = "any"
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served

@@ -19,8 +19,8 @@ from rankfold.reconciler.model.values import Json
 
 
 class Group(Struct, eq=False):
-    """Devices that are equivalent for every job. positions: in the order of the files,
-    ascending."""
+    """Devices that are equivalent for every job, and of one node. positions: in the order of the
+    files, ascending."""
 
     device: Device  # the first of them
     positions: list[int] = field(default_factory=list)
@@ -41,7 +41,9 @@ class Groups:
     def __init__(self, devices: Iterable[Device]):
         alike: dict[Hashable, Group] = {}
         for position, device in enumerate(devices):
-            kind = (device.type, device.memory, device.cc, device.only_for)
+            kind = (
+                device.type, device.memory, device.cc, device.only_for, device.domain, device.node
+            )  # fmt: skip
             alike.setdefault(kind, Group(device)).positions.append(position)
         self.all = tuple(alike.values())
         self._at = {group: number for number, group in enumerate(self.all)}
@@ -61,8 +63,17 @@ class Groups:
         return self._find(job, record).count
 
     def most(self, job: Job, record: Record) -> int:
-        """How many devices a job can have at most: all are of one type."""
-        return max(self.count(job, record).values(), default=0)
+        """How many devices a job can have at most: all are of one type, and of one node or domain
+        if the job requests that."""
+        if job.locality == "any":
+            return max(self.count(job, record).values(), default=0)
+        found: Counter[tuple[str, ...]] = Counter()
+        for group in self.fitting(job, record):
+            device = group.device
+            node = (device.node,) if job.locality == "node" else ()
+            found[(device.type, device.domain, *node)] += len(group.positions)
+        kind = record.device_type
+        return max((most for key, most in found.items() if kind in ("", key[0])), default=0)
 
     def of_one_kind(self, job: Job, record: Record) -> tuple[int, ...]:
         """Indices in `all` of the groups that have the type of device which a job gets."""

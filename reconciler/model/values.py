@@ -16,6 +16,7 @@ from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 Json = dict[str, Any]
 
 ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")]
+PlaceName = Annotated[str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?\Z")]
 DeviceName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
 Text = Annotated[str, Meta(pattern=r"^[^\0]*\Z")]
 AbsolutePath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]

@@ -12,6 +12,8 @@ from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
 from rankfold.reconciler.model.recorded import Change, Record
 
+MOVES = "defragmentation"  # cause of moves to as many other devices; they are changes, too
+
 
 def devices_now(record: Record) -> int:
     """The number of devices of a started job; 0 while it is suspended."""
@@ -49,7 +51,7 @@ def decided(
     now = devices_now(record)
     followed = last and is_open(last) and (not last.cause or last.to_gpus == gpus)
     restarts = not now and (last is None or last.to_gpus != 0)
-    if now == gpus or followed or restarts:
+    if (now == gpus and cause != MOVES) or followed or restarts:
         return None
     return Change(
         0, record.name, now, gpus, "", wanted_at, epoch=record.epoch, wanted=wanted, cause=cause
@@ -61,10 +63,12 @@ def is_open(change: Change) -> bool:
     return change.converged_at is None and not change.superseded
 
 
-def is_withdrawn(change: Change, record: Record, gpus: int | None) -> bool:
+def is_withdrawn(change: Change, record: Record, gpus: int | None, elsewhere: bool = False) -> bool:
     """Whether the policy no longer requests a change. gpus: number of devices that the job should
-    have now; None: as many as it has."""
+    have now; None: as many as it has. elsewhere: whether they are others than it has."""
     stays = gpus is None or gpus == devices_now(record)
+    if change.from_gpus == change.to_gpus:
+        stays = not elsewhere
     return bool(change.cause) and stays and record.step == "placed" and record.epoch == change.epoch
 
 

@@ -59,6 +59,8 @@ class Allocation:
                     len(self._to_come(group)),
                     len(bad),
                     tuple(group.positions),
+                    group.device.domain,
+                    group.device.node,
                 )
                 for group, bad in zip(self.groups.all, self._bad, strict=True)
             ),
@@ -166,6 +168,7 @@ class Allocation:
             quota=job.quota,
             disturbed=record.disturbed,
             rates=record.rates,
+            locality=job.locality,
         )
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:
@@ -251,10 +254,9 @@ class Allocation:
             case "granted":
                 return
             case "devices":
-                fitting = self.groups.count(job, record)
-                kind = record.device_type or most_frequent(fitting)
+                most = self._most(job, record)
                 by_hand = bool(self._bad_for(job, record)) and keeps_its_number(record)
-                self._wait_for_devices(job, decision, fitting.get(kind, 0), by_hand)
+                self._wait_for_devices(job, decision, most, by_hand)
             case "memory":
                 self._wait_for_memory(job, record, decision)
             case "fewer":
@@ -262,6 +264,13 @@ class Allocation:
                 self.degraded[job.name] = self._degraded_condition(decision.number, job, bad)
             case _:
                 assert_never(decision.outcome)
+
+    def _most(self, job: Job, record: Record) -> int:
+        """The devices that a job could ever have."""
+        if job.locality != "any":
+            return self.groups.most(job, record)
+        fitting = self.groups.count(job, record)
+        return fitting.get(record.device_type or most_frequent(fitting), 0)
 
     def _wait_for_memory(self, job: Job, record: Record, decision: policy.Decision) -> None:
         objection = self.memory.refusal(job, record, decision.number, decision.others)
@@ -299,6 +308,8 @@ class Allocation:
         """most: devices that the job could ever have; by_hand: fewer would suffice, but only a
         person may request that."""
         kind = " or ".join(job.device_types) or "any kind"
+        if job.locality != "any":
+            kind += f" in one {job.locality}"
         wanted = count(job.least, "device")
         if decision.disturbs:  # others give up devices for it, or it for others
             message = decision.reason
@@ -314,7 +325,8 @@ class Allocation:
                 )
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
         else:
-            message = f"needs {wanted} of {kind}; free for it now: {decision.free}"
+            there = "free for it now" if job.locality == "any" else "most that are free for it"
+            message = f"needs {wanted} of {kind}; {there}: {decision.free}"
             reason = "WaitingForDevices"
             if decision.limit:
                 message, reason = f"{message}; {decision.limit}", "BeyondQuota"

@@ -41,10 +41,13 @@ def blocks_of(data: Json, width: int | None = None) -> list[Block]:
         places = elided([row[0] for row in devices], limit)
         jobs = [(names[name], *rest) for name, *rest in jobs]
         devices = [
-            (places[name], state, memory, _ranks(ranks, names), message)
-            for name, state, memory, ranks, message in devices
+            (places[name], *rest, _ranks(ranks, names), message)
+            for name, *rest, ranks, message in devices
         ]
-    blocks: list[Block] = [("Jobs", text.JOB_HEAD, jobs), ("Devices", text.DEVICE_HEAD, devices)]
+    blocks: list[Block] = [
+        ("Jobs", text.JOB_HEAD, jobs),
+        ("Devices", text.device_head(data), devices),
+    ]
     if services := text.service_rows(data):
         blocks.insert(0, ("Services", text.SERVICE_HEAD, services))
     return blocks

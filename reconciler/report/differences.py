@@ -14,7 +14,7 @@ from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.status import FORMAT_VERSION
 from rankfold.reconciler.source.revision import Difference
-from rankfold.reconciler.wording import count
+from rankfold.reconciler.wording import count, devices_change
 
 SHOWN_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 
@@ -114,7 +114,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         seconds = "" if each["seconds"] is None else f"; it stands still for {each['seconds']:g} s"
         rests = "" if each["to"] else ", and waits until devices are idle"
         rests += f"; it has devices again: {each['message']}" if each["message"] else ""
-        devices = f"{each['from']} → {count(each['to'], 'device')}"
+        devices = devices_change(each["from"], each["to"])
         lines.append(f"{sign}Job/{each['job']}: {devices} ({each['reason']}){seconds}{rests}")
     lines += [
         f"{'- ' if markdown else '! '}Job/{each['job']} {each['message']}"

@@ -14,7 +14,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.report.text import columns
-from rankfold.reconciler.wording import count, first_few
+from rankfold.reconciler.wording import devices_change, first_few
 from rankfold.simulator.forecast import Expected, forecast
 
 FORMAT_VERSION = 1
@@ -209,7 +209,7 @@ def effect_lines(data: Json) -> list[str]:
         rests = ""
         if not each["to"]:
             rests = f"; has devices again: {start_words(each['resumes'], data['computedUntil'])}"
-        devices = f"{each['from']} → {count(each['to'], 'device')}"
+        devices = devices_change(each["from"], each["to"])
         lines.append(f"! Job/{each['job']}: {devices} ({each['reason']}){still}{rests}")
     starts = [each["start"] for each in data["jobs"] if not each["stalled"]]
     starts += [each["resumes"] for each in data["disturbed"] if not each["to"]]

@@ -218,6 +218,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "demand": job.demand or job.gpus,
         "tier": job.tier,
         "quota": job.quota or None,
+        "locality": job.locality,
         "priority": job.priority,
         "minRuntime": job.min_runtime_s,
         "timeLimit": job.time_limit_s or None,
@@ -395,6 +396,8 @@ def devices_status(snap: Snapshot) -> list[Json]:
         entry: Json = {
             "name": name,
             "type": device.type if device else (observed.type if observed else ""),
+            "domain": device.domain or None if device else None,
+            "node": device.node or None if device else None,
             "memory": observed.memory if observed and ready else (device.memory if device else 0),
             "used": observed.used if observed else 0,
             "ranks": snap.ranks_on.get(name, []),

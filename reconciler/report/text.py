@@ -48,12 +48,24 @@ def service_rows(data: Json) -> list[tuple[str, ...]]:
     ]
 
 
+def has_places(data: Json) -> bool:
+    """Whether a pool names nodes or domains."""
+    return any(device["domain"] or device["node"] for device in data["devices"])
+
+
+def device_head(data: Json) -> tuple[str, ...]:
+    *first, ranks, message = DEVICE_HEAD
+    return (*first, "NODE", ranks, message) if has_places(data) else DEVICE_HEAD
+
+
 def device_rows(data: Json) -> list[tuple[str, ...]]:
+    placed = has_places(data)
     return [
         (
             d["name"],
             d["state"],
             f"{size(d['used'])} of {size(d['memory'])}",
+            *(["/".join(filter(None, (d["domain"], d["node"])))] if placed else ()),
             " ".join(d["ranks"]),
             d.get("message", "") if d["state"] == "Down" else "",
         )
@@ -73,6 +85,7 @@ def describe_lines(job: Json) -> list[str]:
         f"devices:      {job['devices']} of {_wanted(job)} wanted",
         f"tier:         {_tier(job)}",
         *([f"quota:        {job['quota']}"] if job["quota"] else []),
+        *([f"locality:     one {job['locality']}"] if job["locality"] != "any" else []),
         *_limit_lines(job["timeLimit"], job["timeLeft"]),
         *_queue_lines(job["queue"]),
         *_guaranteed_lines(job["guaranteed"]),

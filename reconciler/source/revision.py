@@ -260,10 +260,11 @@ def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
 
 
 _OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
+_OF_DEVICES |= {"domain": "domain", "node": "node"}
 
 
 def _shown(value: object) -> str:
-    return size(value) if isinstance(value, int) else str(value)
+    return size(value) if isinstance(value, int) else str(value) or "none"
 
 
 def _runs(values: list[str]) -> str:

@@ -312,6 +312,7 @@ class _Reader:
         self.warnings: list[Fault] = []
         self.failures: list[Exception] = []
         self.broken_pool = False
+        self.domains: dict[str, str] = {}  # node → its domain
         self.device_count = 0
         self.checkpoint_store = ""
         self.growth_delay_s: float | None = None
@@ -475,6 +476,13 @@ class _Reader:
             self.broken_pool = True
             return
         for at, group in enumerate(groups):
+            domain, node = group.get("domain", ""), group.get("node", "")
+            if node and self.domains.setdefault(node, domain) != domain:
+                other = self.domains[node] or "the one without a name"
+                reason = (
+                    f"node {node} is in domain {domain or 'without a name'} here, in {other} before"
+                )
+                self.fault(file, doc, ("spec", "devices", at, "node"), reason)
             path = ("spec", "devices", at, "memory")
             memory = device_memory(group.get("memory", DEFAULT_MEMORY.get(group["type"], "1GiB")))
             if memory is None:
@@ -492,6 +500,8 @@ class _Reader:
                         memory,
                         group.get("computeCapability", CAPABILITIES[group["type"]]),
                         float(group.get("speed", 1.0)),
+                        domain=domain,
+                        node=node,
                     )
                 )
         pool = Pool(name, tuple(devices))
@@ -658,6 +668,8 @@ class _Reader:
                 if number > most:
                     origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                     kind = " or ".join(job.device_types) or "any kind"
+                    if job.locality != "any":
+                        kind = f"{kind} in one {job.locality}"
                     reason = f"requests {count(number, 'device')}; the pools have {most} of {kind}"
                     self.fault(origin.file, doc, path, reason)
 

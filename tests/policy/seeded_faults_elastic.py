@@ -73,7 +73,7 @@ TABLE: Table = {
         },
         f"{ELASTIC}::test_free_devices_are_kept_for_a_job_until_others_have_given_up_the_rest": {
             "given-to-a-third-job": (
-                "        self.free.take(groups, min(free, wanted - len(own)))\n",
+                "        self.free.take(groups, min(free, wanted - len(option.own)))\n",
                 "",
             ),
         },

@@ -29,8 +29,8 @@ TABLE: Table = {
     "policy/fifo.py": {
         f"{GROWTH}::test_a_higher_tier_grows_first": {
             "tiers-grow-together": (
-                "(each.alike.precedence[:2], job.groups)",
-                "(0, job.groups)",
+                "(each.alike.precedence[:2], groups)",
+                "(0, groups)",
             ),
         },
     },

@@ -101,6 +101,16 @@ def test_a_decision_that_is_taken_back_is_no_longer_followed() -> None:
     assert not changes.is_withdrawn(wanted(), record(TWO, 1), 2), "a person's change stays"
 
 
+def test_a_move_to_as_many_other_devices_is_a_change() -> None:
+    change = changes.decided(record(ONE, 3), 1, "defragmentation", None, 12.5, 7.5)
+    assert change is not None and (change.from_gpus, change.to_gpus) == (1, 1)
+    assert changes.decided(record(ONE, 3), 1, "defragmentation", change, 13.5, 8.5) is None
+    assert changes.decided(record(ONE, 3), 1, "fault", None, 12.5, 7.5) is None
+    assert not changes.is_withdrawn(change, record(ONE, 3), 1, elsewhere=True)
+    assert changes.is_withdrawn(change, record(ONE, 3), 1)
+    assert not changes.is_withdrawn(change, record(ONE, 4), 1), "it has moved"
+
+
 def test_a_job_that_waits_without_devices_has_been_suspended_as_decided() -> None:
     """It is not as its spec requests, so it has not converged."""
     change = replace(wanted(cause="tier"), to_gpus=0, cut_at=50.0)

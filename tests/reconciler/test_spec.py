@@ -215,9 +215,39 @@ WRONG_POOL_ADDITIONS = {
     "      computeCapability: new": '"new" is invalid. CUDA compute capability in quotes',
     "      speed: 0": "must be at least 0.001, not 0. Relative speed",
     "      speed: 2": "must be at most 1, not 2. Relative speed",
+    "      node: Rack 1": '"Rack 1" is invalid. Node in which the devices are',
+    "      domain: 7": "spec.devices[0].domain: must be a text",
     "      colour: red": "spec.devices[0].colour: there is no such field",
     "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not implemented yet; only its default",
 }
+
+
+def test_a_node_is_in_one_domain() -> None:
+    pool = POOL.replace("count: 4", "count: 2\n      domain: d1\n      node: a")
+    assert faults(pool, pool.replace("local", "other").replace("node: a", "node: b")) == []
+    (found,) = faults(pool, pool.replace("local", "other").replace("d1", "d2"))
+    reason = "node a is in domain d2 here, in d1 before"
+    assert found == f"1.yaml:9: spec.devices[0].node: {reason}"
+    devices = load(pool).check().desired.devices()
+    assert (devices["local/soft-1"].domain, devices["local/soft-1"].node) == ("d1", "a")
+
+
+def test_a_job_that_fits_no_node_or_domain() -> None:
+    pool = (
+        POOL.replace("count: 4", "count: 2\n      domain: d1\n      node: a")
+        + "    - {type: soft, domain: d1, node: b}\n    - {type: soft, domain: d2, node: c}\n"
+    )
+    assert faults(JOB + "  gpus: 2\n  locality: node\n", pool) == []
+    assert faults(JOB + "  gpus: 3\n  locality: domain\n", pool) == []
+    (node,) = faults(JOB + "  gpus: 3\n  locality: node\n", pool)
+    assert node == (
+        "0.yaml:8: spec.gpus: requests 3 devices; the pools have 2 of any kind in one node"
+    )
+    (domain,) = faults(JOB + "  gpus: {min: 4}\n  locality: domain\n", pool)
+    assert domain.endswith("requests 4 devices; the pools have 3 of any kind in one domain")
+    assert faults(JOB + "  locality: node\n") == [], "all devices are of one node"
+    (wrong,) = faults(JOB + "  locality: rack\n")
+    assert "spec.locality: must be one of" in wrong
 
 
 @pytest.mark.parametrize("addition", WRONG_POOL_ADDITIONS)
@@ -513,6 +543,7 @@ FULL: dict[str, Any] = {
             "env": {"A": "b"},
             "worldSize": 4,
             "quota": "research",
+            "locality": "node",
             "gpus": {"min": 1, "max": 4, "demand": 2},
             "deviceTypes": ["soft"],
             "tier": "standard",
@@ -540,6 +571,8 @@ FULL: dict[str, Any] = {
                     "memory": "1GiB",
                     "computeCapability": "12.0",
                     "speed": 1.0,
+                    "domain": "rack-1",
+                    "node": "a",
                 }
             ],
             "drain": [],

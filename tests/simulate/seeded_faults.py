@@ -37,7 +37,10 @@ TABLE: Table = {
             ),
         },
         f"{EVENTS}::test_a_job_gets_no_more_devices_than_there_are": {
-            "more-than-there-are": ("devices = min(job.max, kind.devices)", "devices = job.max"),
+            "more-than-there-are": (
+                "devices = min(job.max, kind.most(job.locality))",
+                "devices = job.max",
+            ),
         },
         f"{EVENTS}::test_it_decides_as_the_planner_would_on_all_jobs": {
             "remaining-not-updated": (
@@ -135,7 +138,10 @@ TABLE: Table = {
         },
         f"{TRACES}::test_errors_in_a_philly_trace": {
             "order-not-checked": ("if jobs and seconds < jobs[-1].arrival:", "if False:"),
-            "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
+            "fleet-not-checked": (
+                "if fewest > (most := kind.most(locality)):",
+                "if not (most := 1):",
+            ),
         },
     },
     "simulator/easyscale.py": {

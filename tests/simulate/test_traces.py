@@ -166,11 +166,15 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
         HEAD + "a,0,16,9,16,basic,10\n",
         ["2:8: min: needs 9; the fleet has 8 devices of type gpu"],
     ),
+    "an unknown locality": (
+        HEAD.replace("\n", ",locality\n") + "a,0,4,1,4,basic,10,rack\n",
+        ["2:20: locality: must be one of any, domain, node, not 'rack'"],
+    ),
     "unknown column": (
         HEAD.replace("work", "wrok") + GOOD,
         [
             "1:37: wrok: there is no such column; known: name, arrival, worldSize, min, max, tier, "
-            "work, deviceTypes, quota, priority, minRuntime, demand",
+            "work, deviceTypes, quota, priority, minRuntime, demand, locality",
             "1:1: header: the header lacks work",
         ],
     ),

@@ -29,13 +29,14 @@ class World:
         for size in sizes:
             self.members.append(tuple(range(first, first + size)))
             first += size
+        self.places: list[tuple[str, str]] = []  # domain and node of each group, if they are known
         self.jobs: dict[str, Job] = {}
         self.now = 0.0
 
     def __repr__(self) -> str:
         """One line for the rules, and one for each job, with its fields that are not defaults."""
         sizes = [len(each) for each in self.members]
-        world = f"World{tuple(sizes)} {self.rules} {self.host_memory=} {self.now=}"
+        world = f"World{tuple(sizes)} {self.rules} {self.host_memory=} {self.now=} {self.places}"
         return "\n".join([world, *(f"  {_shown(each)}" for each in self.jobs.values())])
 
     def add(self, *jobs: Job) -> None:
@@ -51,9 +52,11 @@ class World:
             Group(
                 tuple(position for position in each if position not in held),
                 len(each),
-                members=each,
+                0,
+                each,
+                *(self.places[number] if self.places else ()),
             )
-            for each in self.members
+            for number, each in enumerate(self.members)
         )
         return Fleet(tuple(groups), self.host_memory)
 
