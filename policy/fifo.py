@@ -319,7 +319,7 @@ class Turn:
         key = (
             id(wanting.alike), job.groups, job.devices, job.guarantee, job.world_size,
             job.shrinks, job.rank_memory, job.need, job.min_runtime > 0, job.name in self.spent,
-            job.name in self.patient, job.locality,
+            job.name in self.patient, job.locality, job.late,
         )  # fmt: skip
         at = (self._changes, self._memory.changes)
         if at != self._waits_at:
@@ -453,7 +453,8 @@ class Turn:
         for each in self.line:
             job, own = each.job, tuple(sorted(each.own))
             enough = len(own) == job.devices or (is_elastic(job) and len(own) >= least_of(job))
-            if places is None or not own or not enough or job.blocked or job.name in self.exempt:
+            kept = job.blocked or job.late or job.name in self.exempt
+            if places is None or not own or not enough or kept:
                 continue
             has = places.counts(own)
             units = places.units_of(job)
@@ -572,7 +573,7 @@ class Turn:
 
     def _may_disturb(self, job: Job, groups: Sequence[int], wanted: int) -> bool:
         """Whether others may be disturbed so that this job gets devices of these groups."""
-        if self.lend is None or job.blocked or job.name in self.patient:
+        if self.lend is None or job.blocked or job.late or job.name in self.patient:
             return False
         if not self._memory_allows(job, wanted):
             return False
@@ -677,6 +678,8 @@ class Turn:
             return False
         if not _stays(job, decision.devices):
             return True
+        if job.late:
+            return False
         return job.name not in self.spent and not 0 <= now - job.since < delay
 
     def _grow_to(self, job: Job, groups: Sequence[int], size: int) -> None:

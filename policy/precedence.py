@@ -81,7 +81,7 @@ class AlikeJobs:
     def of(self, job: Job) -> Alike:
         key = (
             job.tier, job.priority, job.basis, job.behind, job.guarantee != 0, job.begun,
-            job.blocked,
+            job.blocked, job.late and not job.on_devices,
         )  # fmt: skip
         found = self._found.get(key)
         if found is None:
@@ -91,10 +91,11 @@ class AlikeJobs:
 
 def first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
     """The highest goes first. A job that has started goes before one that has not: it uses host
-    memory already. A job that cannot start (its folder is missing) goes last: its devices would be
-    idle."""
+    memory already. A job that cannot start (its folder is missing), or did not start in time, goes
+    last: its devices would be idle."""
     starts = not job.blocked
-    return (starts or job.begun, precedence_of(job), job.begun, starts)
+    in_time = job.on_devices or not job.late
+    return (in_time and (starts or job.begun), precedence_of(job), job.begun, starts)
 
 
 def precedence_of(job: Job) -> Precedence:

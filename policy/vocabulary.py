@@ -132,6 +132,7 @@ class Job(Struct, frozen=True, gc=False):
     on_devices: whether it holds devices now, and can leave them only at a cut.
     shrinks: whether it may continue with fewer devices while bad ones are missing.
     blocked: whether it cannot start, for a reason that devices do not change.
+    late: whether it was given devices and did not start there in time. It goes last for a while.
     remaining: seconds until it ends if it has all its devices from now on, pauses included; None if
         that is not known.
     pause: seconds for which it stands still when it loses or changes devices, as measured; 0 if it
@@ -177,6 +178,7 @@ class Job(Struct, frozen=True, gc=False):
     begun: bool = False
     shrinks: bool = False
     blocked: bool = False
+    late: bool = False
     rank_memory: int = 0  # bytes of device memory of a rank
     in_memory: bool = False  # whether its ranks need host memory while it has no device
     need: int = 0  # bytes of host memory that it may need now

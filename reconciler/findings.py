@@ -11,6 +11,7 @@ from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.plan import Plan
 from rankfold.reconciler.wording import count
 
+EVENTFUL = ("Stalled", "Degraded", "NotStarted")  # types of conditions
 FINDINGS_MAX = 64  # most findings kept of each kind and job
 
 
@@ -58,6 +59,17 @@ def record_guarantees(journal: Journal, plan: Plan) -> None:
                 )
 
 
+def record_grants(journal: Journal, plan: Plan) -> None:
+    """Record since when jobs have had devices on which they have not started."""
+    if not plan.grants:
+        return
+    with journal.transaction():
+        for name, granted_at in plan.grants.items():
+            if (record := journal.record(name)) is not None or granted_at:
+                record = record or Record(name)
+                journal.save(structs.replace(record, granted_at=granted_at))
+
+
 def record_disturbance(journal: Journal, change: Change, now: float) -> None:
     """Record that the policy has moved or suspended a job for others, or in order to grow. now:
     fleet time."""
@@ -70,7 +82,7 @@ def record_disturbance(journal: Journal, change: Change, now: float) -> None:
 
 
 def record_conditions(journal: Journal, plan: Plan) -> None:
-    """Record changed conditions for readers, and an event for each new Stalled or Degraded. Uses
+    """Record changed conditions for readers, and an event for each new one of EVENTFUL. Uses
     one transaction, because each commit waits for the disk."""
     known, changed = journal.all_conditions(), []
     for each in journal.objects():
@@ -87,6 +99,6 @@ def record_conditions(journal: Journal, plan: Plan) -> None:
         for name, new, old, generation in changed:
             journal.save_conditions(name, new, generation)
             for condition in new:
-                if condition["type"] in ("Stalled", "Degraded") and condition not in old:
+                if condition["type"] in EVENTFUL and condition not in old:
                     text = condition["message"]
                     journal.event(f"Job/{name}", condition["reason"], text, "Warning")

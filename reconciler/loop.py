@@ -24,6 +24,7 @@ from rankfold.reconciler.findings import (
     record_conditions,
     record_disturbance,
     record_findings,
+    record_grants,
     record_guarantees,
 )
 from rankfold.reconciler.journal.journal import Journal
@@ -163,6 +164,7 @@ class Loop:
         with unwritten:
             if new:
                 record_guarantees(self.journal, self.plan)
+                record_grants(self.journal, self.plan)
                 record_conditions(self.journal, self.plan)
         all_begun = self._act(unwritten)
         if unwritten.error:

@@ -286,6 +286,7 @@ class Executor(JobActions):
                 proxies=proxies,
                 detached=(),
                 placed_since=clock.now(),
+                granted_at=0.0,
                 placed_for=action.placed_for,
                 saved_at=record.saved_at or clock.now(),
                 save=_ordinary_save(record.save),

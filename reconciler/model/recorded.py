@@ -140,6 +140,7 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
+    granted_at: Seconds = 0.0  # fleet time: when it was given devices on which it is not yet; or 0
     # Seconds on devices; those with several ranks on a device count for one rank:
     ran: Seconds = 0.0
     placed_for: str = ""  # tier, and cause of the placement, as in `usage`

@@ -33,6 +33,7 @@ from rankfold.reconciler.plan import proxies
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.conditions import conditions, delayed
 from rankfold.reconciler.plan.ending import or_restart
+from rankfold.reconciler.plan.grants import is_late
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.steps import Steps
 
@@ -49,6 +50,7 @@ class Plan(Struct, frozen=True):
     guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
         or no longer.
     queue: the place of each job that waits without devices, 1 for the first.
+    grants: changes of `Record.granted_at`.
     """
 
     actions: tuple[Action, ...] = ()
@@ -60,6 +62,7 @@ class Plan(Struct, frozen=True):
     reasons: Mapping[str, str] = field(default_factory=dict)
     guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
     queue: Mapping[str, int] = field(default_factory=dict)
+    grants: Mapping[str, float] = field(default_factory=dict)
     fleet_ready: bool = True  # every desired device answers, and there is no other one
 
 
@@ -80,7 +83,13 @@ def plan(
     waiting = allocation.degraded | allocation.waiting
     conditions_of = {
         name: conditions(
-            index, name, waiting, converged, allocation.reasons, allocation.unguaranteed
+            index,
+            name,
+            waiting,
+            converged,
+            allocation.reasons,
+            allocation.unguaranteed,
+            is_late(index.records[name], now),
         )
         for name in desired.jobs
     }
@@ -94,6 +103,7 @@ def plan(
         allocation.reasons,
         allocation.guaranteed,
         allocation.queue,
+        allocation.grants,
         fleet_ready,
     )
 

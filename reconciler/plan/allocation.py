@@ -19,6 +19,7 @@ from rankfold.reconciler.model.fitting import Group, Groups, may_use, most_frequ
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.model.states import ON_DEVICES
+from rankfold.reconciler.plan.grants import granted_at, is_late
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
 from rankfold.reconciler.plan.placement import assign
@@ -34,6 +35,7 @@ class Allocation:
     purposes: tier, cause and quota of each new placement, as in `Record.usage`.
     reasons: why the number of a job's devices changes, unless its spec says so.
     guaranteed: changes of `Record.guaranteed`.
+    grants: changes of `Record.granted_at`.
     queue: the place of each job that waits without devices, 1 for the first.
     unguaranteed: jobs to which the fraction of their tier is not guaranteed.
     fleet, jobs, rules: the input of the policy.
@@ -74,6 +76,11 @@ class Allocation:
         decisions = decide(fleet, jobs, rules, now)
         for name, decision in decisions.items():
             self._carry_out(index.desired.jobs[name], index.records[name], decision)
+        self.grants: dict[str, float] = {}
+        for name, record in index.records.items():
+            at = granted_at(index, record, self.targets.get(name), now)
+            if at is not None:
+                self.grants[name] = at
         if any(rules.fractions) or any(each.guaranteed for each in index.records.values()):
             self._admit(jobs, decisions)
 
@@ -152,6 +159,7 @@ class Allocation:
             begun=record.step != "new",
             shrinks=record.fixed is not None and not keeps_its_number(record),
             blocked=record.error_permanent,
+            late=is_late(record, self._now),
             rank_memory=self.groups.virtual(job, record)["memory_bytes"],
             in_memory=in_memory(record),
             need=need,

@@ -11,10 +11,15 @@ from rankfold.reconciler.model.recorded import RESTARTING, Condition, Record
 from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.observe import stalls as waits
 from rankfold.reconciler.plan import saving
+from rankfold.reconciler.plan.grants import AGAIN_S, START_WITHIN_S
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, restore_source
 
 OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/alarm.c)
+NOT_STARTED = (
+    f"it was given devices and did not start there within {START_WITHIN_S:.0f} s: for "
+    f"{AGAIN_S / 60:.0f} min other jobs get them first; `describe` shows its ranks"
+)
 NO_LONGER_SHARED = "; its ranks no longer share anything"
 
 
@@ -25,9 +30,11 @@ def conditions(
     converged: Set[str],
     reasons: Mapping[str, str],
     unguaranteed: Set[str] = frozenset(),
+    late: bool = False,
 ) -> tuple[Condition, ...]:
     """waiting: why jobs do not have what they request; converged: jobs that are as desired;
-    reasons: why the policy changes their devices; unguaranteed: jobs that are treated as basic."""
+    reasons: why the policy changes their devices; unguaranteed: jobs that are treated as basic;
+    late: whether it did not start in time."""
     job, record = index.desired.jobs[name], index.records[name]
     result = [_ready(job, record, name in converged)]
     if name in index.silent:
@@ -43,6 +50,8 @@ def conditions(
         end = f"; it cannot stop: {refused}" if refused else ""
         message = f"{why}step: {record.step}{end}"
         result.append(Condition("Progressing", "True", "Converging", message))
+    if late and record.step != "ended":
+        result.append(Condition("NotStarted", "True", "GrantWithdrawn", NOT_STARTED))
     if name in unguaranteed:
         message = (
             f"the fraction of {job.tier} is not guaranteed to it, because what other jobs are "

@@ -95,6 +95,9 @@ class Fleet:
         for name, guaranteed in planned.guaranteed.items():
             record = self.records.get(name) or Record(name)
             self.records[name] = replace(record, guaranteed=guaranteed)
+        for name, granted_at in planned.grants.items():
+            record = self.records.get(name) or Record(name)
+            self.records[name] = replace(record, granted_at=granted_at)
         for action in planned.actions:
             self.act(action)
             self.check()
@@ -314,6 +317,7 @@ class Fleet:
             save=save,
             saved_at=record.saved_at or self.now,
             placed_since=self.now,
+            granted_at=0.0,
             placed_for=action.placed_for,
         )
 
