@@ -1,4 +1,5 @@
-"""A page that the parent and the processes of a stage share: at which step they save and exit.
+"""Pages that the parent and the processes of a stage share: at which step they save and exit, and
+which workers wait for others.
 
 The parent cannot know which step the processes begin while it decides. So each worker that begins a
 step notes it here, under a lock, and the parent chooses the step after the last that anyone has
@@ -11,11 +12,14 @@ import contextlib
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 NEVER = -1
-BEGUN, END, SAVE = range(3)  # places on the page
+BEGUN, END, SAVE, MOVED = range(4)  # places on the first page
+RANKS = MOVED + 1  # from here on two places per rank:
+CALLS, WAITS = range(2)
 
 
 class Marks(NamedTuple):
@@ -26,11 +30,14 @@ class Marks(NamedTuple):
 
 
 class Cut:
-    def __init__(self, end: int | None) -> None:
+    def __init__(self, end: int | None, world: int) -> None:
         self._file = os.memfd_create("cut")
-        os.ftruncate(self._file, mmap.PAGESIZE)
-        self._page = mmap.mmap(self._file, mmap.PAGESIZE)
+        self._world = world
+        pages = -(-8 * (RANKS + 2 * world) // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.ftruncate(self._file, pages)
+        self._page = mmap.mmap(self._file, pages)
         self._steps = memoryview(self._page).cast("q")
+        self._steps[MOVED] = time.monotonic_ns()
         self._steps[BEGUN] = NEVER
         self._steps[END] = NEVER if end is None else end
         self._steps[SAVE] = NEVER
@@ -80,6 +87,34 @@ class Cut:
 
     def ends(self, step: int) -> bool:
         return NEVER != self._steps[END] <= step
+
+    # ---- which workers wait: without a lock, because each place has one writer ----
+
+    def called(self, rank: int) -> None:
+        """The worker calls a collective."""
+        self._steps[RANKS + 2 * rank + CALLS] += 1
+        self._steps[MOVED] = time.monotonic_ns()
+
+    def waits(self, rank: int, waits: bool) -> None:
+        """Whether the worker waits for others from now on."""
+        self._steps[RANKS + 2 * rank + WAITS] = waits
+        self._steps[MOVED] = time.monotonic_ns()
+
+    def quiet_s(self) -> float:
+        """Seconds since a worker last called a collective, or began or ceased to wait."""
+        return max(0.0, (time.monotonic_ns() - self._steps[MOVED]) / 1e9)
+
+    def awaited(self) -> list[int]:
+        """The ranks that wait for no other one: those that others wait for are among them. A
+        worker alone in its process waits inside PyTorch, where only the number of its calls shows
+        that it is ahead of others."""
+        places = [RANKS + 2 * rank for rank in range(self._world)]
+        fewest = min(self._steps[place + CALLS] for place in places)
+        return [
+            rank
+            for rank, place in enumerate(places)
+            if not self._steps[place + WAITS] and self._steps[place + CALLS] == fewest
+        ]
 
     def close(self) -> None:
         self._steps.release()

@@ -113,6 +113,7 @@ class Group(dist.ProcessGroup):
         self, name: str, value: Any, act: Callable[[dict[int, Any]], Any]
     ) -> Callable[[], Any]:
         self._calls += 1
+        self._worker.host.stage.cut.called(self._worker.rank)
         return self._worker.bring((name, self._calls), value, act)
 
     def _refuse(self, tensors: Tensors) -> None:
@@ -128,6 +129,7 @@ class Group(dist.ProcessGroup):
         host = self._worker.host
         if host.alone:
             assert host.gloo is not None
+            host.stage.cut.called(self._worker.rank)
             return host.gloo.allreduce(tensors, options or dist.AllreduceOptions())
 
         def act(values: dict[int, torch.Tensor]) -> None:

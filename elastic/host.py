@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -73,8 +74,21 @@ class Host:
     def _wait(self, rank: int, subject: str) -> None:
         """Other workers run. They leave nothing of theirs in this worker's context."""
         saved = context.save()
+        self.stage.cut.waits(rank, True)
         self.turns.wait(rank, subject)
+        self.stage.cut.waits(rank, False)
         context.load(saved)
+
+    @contextlib.contextmanager
+    def _for_processes(self) -> Iterator[None]:
+        """The worker that has the turn waits for other processes meanwhile."""
+        rank = self.turns.running
+        if self.gloo is None or rank is None:
+            yield
+            return
+        self.stage.cut.waits(rank, True)
+        yield
+        self.stage.cut.waits(rank, False)
 
     def exit(self) -> NoReturn:
         """Ends the process where it is: the state of the scripts is saved."""
@@ -86,13 +100,15 @@ class Host:
     def added(self, mine: dict[int, torch.Tensor]) -> torch.Tensor:
         """The sum of the flat tensors of all ranks, given those of this process."""
         if self.stage.keeps_bits:
-            return ring_sum(mine, self.blocks, self.index, self._link)
+            with self._for_processes():
+                return ring_sum(mine, self.blocks, self.index, self._link)
         first, *others = mine.values()
         total = first.clone()
         for each in others:
             total.add_(each)
         if self.gloo is not None:
-            self.gloo.allreduce([total]).wait()
+            with self._for_processes():
+                self.gloo.allreduce([total]).wait()
         return total
 
     def gathered(self, mine: dict[int, torch.Tensor]) -> list[torch.Tensor]:
@@ -103,7 +119,8 @@ class Host:
         rows = [mine[rank] for rank in self.ranks]
         sent = torch.stack(rows + rows[:1] * (most - len(rows)))
         received = [torch.empty_like(sent) for _ in self.blocks]
-        self.gloo.allgather([received], [sent]).wait()
+        with self._for_processes():
+            self.gloo.allgather([received], [sent]).wait()
         return [
             rows[position]
             for rows, block in zip(received, self.blocks, strict=True)
@@ -119,5 +136,6 @@ class Host:
         options = dist.BroadcastOptions()
         options.rootRank = next(i for i, block in enumerate(self.blocks) if root in block)
         options.rootTensor = 0
-        self.gloo.broadcast([sent], options).wait()
+        with self._for_processes():
+            self.gloo.broadcast([sent], options).wait()
         return sent

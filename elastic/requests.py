@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 SOCKET = "control"
 REQUESTS = ("status", "scale", "suspend", "resume", "checkpoint", "cancel")
 OF_A_FLEET = ("hold", "release", "ended")  # see docs/elastic.md
-LONGEST = 4096  # bytes of a request or a reply
+LONGEST = 16384  # bytes of a request or a reply
 
 
 class Refused(Exception):

@@ -89,7 +89,7 @@ class Running:
         self.reports, report = os.pipe()
         pipes = {each: os.pipe() for each in range(count)}
         self._go = {each: write for each, (_, write) in pipes.items()}
-        self.cut = Cut(end)
+        self.cut = Cut(end, plan.world)
         go = {each: read for each, (read, _) in pipes.items()}
         self.stage = Stage(
             plan.world,
@@ -466,12 +466,16 @@ class Parent:
 
     def _status(self) -> dict[str, Any]:
         saved = newest(self._plan.folder)
-        fields = {"world": self._plan.world, "saved": saved[0] if saved else None}
+        fields: dict[str, Any] = {"world": self._plan.world, "saved": saved[0] if saved else None}
         if self._current is None:
             return {"phase": "suspended", "processes": 0, "step": fields["saved"], **fields}
         step = max(self._current.cut.begun, 0)
         phase = "held" if self._held else "running"
-        return {"phase": phase, "processes": self._current.count, "step": step, **fields}
+        fields |= {"phase": phase, "processes": self._current.count, "step": step}
+        if phase == "running":
+            fields["awaited"] = self._current.cut.awaited()
+            fields["quiet_s"] = round(self._current.cut.quiet_s(), 3)
+        return fields
 
     def _count(self, count: int | None) -> None:
         """From now on as many processes."""

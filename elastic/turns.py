@@ -22,6 +22,7 @@ class Turns:
         self._waiting: dict[int, str] = {}
         self._ended: list[int] = []
         self.stopping: str | None = None
+        self.running: int | None = None  # who has the turn
 
     def begin(self) -> None:
         """The first worker gets the turn. Called once, by the thread that started the workers."""
@@ -30,6 +31,7 @@ class Turns:
     def enter(self, rank: int) -> None:
         """Waits for this worker's first turn."""
         self._gates[rank].acquire()
+        self.running = rank
         self._go_on()
 
     def wait(self, rank: int, subject: str) -> None:
@@ -45,6 +47,7 @@ class Turns:
             raise NoOneCanContinue(text)
         self._next()
         self._gates[rank].acquire()
+        self.running = rank
         self._go_on()
 
     def wake(self, ranks: Sequence[int]) -> None:

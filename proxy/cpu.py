@@ -80,6 +80,7 @@ class Job:
 
     placement: Placement
     device: int
+    folder: Path  # of the run
     run: Run
     state: str = "joining"
     stopping: bool = False  # a cut is requested
@@ -87,6 +88,7 @@ class Job:
     hold_at: float = 0.0  # when it is requested again
     asking: set[str] = field(default_factory=set)  # requests to the run without a reply
     step: int = 0
+    awaited: list[int] | None = None  # ranks that wait for no other one; None: not known
     began: int = 0  # the step at which it began here
     moved_at: float = field(default_factory=time.monotonic)  # when the step last changed
     saved_bytes: int = 0
@@ -118,9 +120,22 @@ class Job:
 
         self.run.ask(request, answered, **fields)
 
+    def at(self, rank: int) -> str:
+        """Whether it waits for others, as far as the run knows."""
+        return "host" if self.awaited is None or rank in self.awaited else "others"
+
+    def state_bytes(self) -> int:
+        """The size of the local ranks' files in the newest saved state. Rank 0 has those of all."""
+        names = {f"rank-{rank}.pt" for rank in self.local}
+        names |= {"shared.pt", "digests.json"} if 0 in self.local else set()
+        states = (self.folder / "states").glob("step-*")
+        newest = max(states, key=lambda each: int(each.name[5:]), default=None)
+        files = [newest / name for name in names] if newest else []
+        return sum(each.stat().st_size for each in files if each.exists())
+
     def describe(self) -> Message:
         attached = self.state not in ("joining", "saved")
-        progress = {"at": "host", "quiet_s": time.monotonic() - self.moved_at} if attached else {}
+        quiet_s = time.monotonic() - self.moved_at
         ranks = [
             {
                 "rank": rank,
@@ -128,7 +143,7 @@ class Job:
                 "resident": attached,
                 "collectives": self.step,
                 "collectives_here": max(0, self.step - self.began),
-                **progress,
+                **({"at": self.at(rank), "quiet_s": quiet_s} if attached else {}),
             }
             for rank in self.local
         ]
@@ -220,8 +235,9 @@ class Cpu:
         if old and old.state != "saved":
             raise ControlError("busy", f"epoch {old.placement.epoch} has not been detached")
         folder = Path(self.options.state).absolute() / "jobs" / placement.job
-        run = Run(self.server, folder / f"elastic-{placement.incarnation}")
-        job = Job(placement, placement.devices.index(self.options.device), run)
+        folder /= f"elastic-{placement.incarnation}"
+        run = Run(self.server, folder)
+        job = Job(placement, placement.devices.index(self.options.device), folder, run)
         self.jobs[placement.job] = job
         for rank in job.local:
             self._follow_rank(job, rank)
@@ -258,6 +274,7 @@ class Cpu:
         job = self._find(request.message)
         if job.state != "cut":
             raise ControlError("no_cut", f"job {job.placement.job} is not at a cut")
+        job.saved_bytes = job.state_bytes()
         return {"saved_bytes": job.saved_bytes}
 
     def detach(self, request: Request[messages.Detach]) -> Message | None:
@@ -346,10 +363,9 @@ class Cpu:
         if phase is not None:
             if job.released_at is None:
                 job.began = run["step"] or 0
-            if job.step != (run["step"] or 0) or phase != "running":
-                job.moved_at = time.monotonic()
+            job.moved_at = time.monotonic() - run.get("quiet_s", 0.0)
             job.step = run["step"] or 0
-            job.saved_bytes = run.get("bytes", 0)
+            job.awaited = run.get("awaited")
         if phase == "suspended" and job.leads and job.state == "joining":
             count = len(job.placement.devices)
             job.ask("resume", lambda _reply: self._query(job), processes=count)

@@ -202,15 +202,15 @@ class Job(Struct, frozen=True):
             "spec.gpus",
             {
                 "type": ["integer", "object"],
-                "minimum": 1,
+                "minimum": 0,
                 "maximum": DEVICES_MAX,
                 "description": "Number of devices now, or a range: from 1 to worldSize, "
-                f"{DEVICES_MAX} at most; default: as many.",
+                f"{DEVICES_MAX} at most; default: as many. 0: as suspend: true.",
                 "additionalProperties": False,
                 "properties": {"min": FEWEST, "max": MOST, "demand": DEMAND},
             },
             f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most, or a "
-            "[range](#ranges-of-devices). May change at any time",
+            "[range](#ranges-of-devices); 0 is `suspend: true`. May change at any time",
             shown="worldSize",
             read=most_given,
         ),

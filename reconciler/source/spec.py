@@ -514,6 +514,8 @@ class _Reader:
         before, spec = len(self.faults), doc.value["spec"]
         given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
         name, world_size = given["name"], given["world_size"]
+        if given["gpus"] == 0:
+            given["suspend"] = True
         gpus = given["gpus"] = given["gpus"] or most_devices(world_size)
         most_at = (
             ("spec", "gpus", "max") if isinstance(spec.get("gpus"), dict) else ("spec", "gpus")

@@ -12,6 +12,7 @@ RESIZE = f"{FEATURES}::test_features_have_the_output_of_stock_processes"
 RESUME = f"{FEATURES}::test_a_killed_run_continues_in_other_processes"
 REQUESTS = "tests/elastic/test_requests.py::test_requests_change_no_bit"
 DISK = "tests/elastic/test_requests.py::test_a_run_on_a_full_disk_refuses_changes_and_continues"
+HANGS = "tests/elastic/test_requests.py::test_a_worker_that_hangs_is_named"
 ASK = "tests/elastic/test_requests.py::test_a_request_to_a_run_that_is_killed_is_refused"
 GENERATED = (
     "tests/elastic/test_generated.py::test_a_generated_model_has_the_bits_of_stock_processes"
@@ -137,6 +138,16 @@ TABLE: Table = {
             "saved-before-the-first-step": (
                 "max(self._steps[BEGUN], 0) + 1",
                 "self._steps[BEGUN] + 1",
+            ),
+        },
+        HANGS: {
+            "waits-unnoticed": (
+                "if not self._steps[place + WAITS] and",
+                "if",
+            ),
+            "calls-unnoticed": (
+                "and self._steps[place + CALLS] == fewest",
+                "",
             ),
         },
         REQUESTS: {

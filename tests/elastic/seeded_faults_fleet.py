@@ -20,13 +20,18 @@ TABLE: Table = {
             "continues-at-no-step": ("job.step = run", "job.began = run"),
             "cut-is-saved-before-it-is-reached": (
                 'if job.state != "cut":\n            raise ControlError("no_cut", f"job {job.'
-                'placement.job} is not at a cut")\n        return {"saved_bytes"',
+                'placement.job} is not at a cut")\n        job.saved_bytes',
                 'if False:\n            raise ControlError("no_cut", f"job {job.'
-                'placement.job} is not at a cut")\n        return {"saved_bytes"',
+                'placement.job} is not at a cut")\n        job.saved_bytes',
             ),
+            "bytes-of-all-ranks": (
+                "for rank in self.local}\n        names",
+                "for rank in range(9)}\n        names",
+            ),
+            "all-ranks-are-awaited": ('job.awaited = run.get("awaited")', "pass"),
             "progress-is-not-noticed": (
-                'if job.step != (run["step"] or 0) or phase != "running":',
-                "if False:",
+                'job.moved_at = time.monotonic() - run.get("quiet_s", 0.0)',
+                "pass",
             ),
             "held-after-a-withdrawal": (
                 'job.ask("release", lambda _reply: self._query(job))',

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def cut() -> Iterator[Cut]:
-    cut = Cut(None)
+    cut = Cut(None, 3)
     yield cut
     cut.close()
 
@@ -33,3 +33,15 @@ def test_a_request_is_for_the_step_after_the_last_that_has_begun(cut: Cut) -> No
     assert cut.ends(8) and not cut.ends(7)
     cut.no_end()
     assert not cut.ends(8)
+
+
+def test_a_worker_that_others_wait_for_is_named(cut: Cut) -> None:
+    """Ranks 0 and 1 share a process, and rank 2 has one: it waits where this is not noted."""
+    assert cut.awaited() == [0, 1, 2]
+    cut.called(0)
+    cut.waits(0, True)
+    cut.called(2)
+    assert cut.awaited() == [1]
+    cut.called(1)
+    cut.waits(0, False)
+    assert cut.awaited() == [0, 1, 2]

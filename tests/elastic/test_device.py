@@ -27,7 +27,9 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
+        self.folder = folder
         self.phase, self.processes, self.step = "suspended", 0, 0
+        self.quiet_s, self.awaited = 0.0, list(range(WORLD))
         self.requested: list[tuple[str, int | None]] = []
         self.late: list[Request] = []  # to which the test replies
         self.delayed: set[str] = set()  # names of requests that go there
@@ -44,7 +46,10 @@ class Run:
 
     def _answer(self, request: Request) -> None:
         if request.name == "status":
-            request.reply(phase=self.phase, processes=self.processes, step=self.step, saved=None)
+            fields = {"phase": self.phase, "processes": self.processes, "step": self.step}
+            if self.phase == "running":
+                fields |= {"quiet_s": self.quiet_s, "awaited": self.awaited}
+            request.reply(**fields, saved=None)
             return
         self.requested.append((request.name, request.processes))
         if request.name in self.delayed:
@@ -157,21 +162,27 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     until(lambda: second.job()["ranks"][0]["collectives"] == 9)
     assert second.job()["ranks"][0]["collectives_here"] == 5
 
-    def quiet() -> float:
-        return float(second.job()["ranks"][0]["quiet_s"])
+    def at() -> list[str]:
+        return [rank["at"] for each in devices for rank in each.job()["ranks"]]
 
-    until(lambda: quiet() > 0.1)
-    before, run.step = quiet(), 10
-    until(lambda: quiet() < before)
+    run.quiet_s, run.awaited = 70.0, [1]  # the others wait for it
+    until(lambda: all(rank["quiet_s"] >= 70.0 for rank in second.job()["ranks"]))
+    until(lambda: at() == ["others", "host", "others"])
+    run.quiet_s, run.awaited = 0.0, [0, 1, 2]
+    until(lambda: second.job()["ranks"][0]["quiet_s"] < 70.0)
     assert [rank["rank"] for rank in first.job()["ranks"]] == [0, 1]
     for each in devices:
         assert each.refused("save", **epoch) == "no_cut"
         assert each.refused("detach", **epoch, discard=False) == "no_cut"
     for each in devices:
         each("barrier", **epoch, action="request")
-    for each in devices:
+    state = run.folder / "states/step-9"
+    state.mkdir(parents=True)
+    for name, size in (("rank-0", 1), ("rank-1", 2), ("rank-2", 4), ("shared", 8)):
+        (state / f"{name}.pt").write_bytes(bytes(size))
+    for each, size in ((first, 1 + 2 + 8), (second, 4)):
         each.reaches("cut")
-        each("save", **epoch)
+        assert each("save", **epoch)["saved_bytes"] == size
     for each in devices:
         each("barrier", **epoch, action="withdraw")
     for each in devices:

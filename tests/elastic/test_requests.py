@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from elastic.conftest import LONG, LONG_FEATURES, Python
-from elastic.test_features import RUN, SCRIPT, WORLD, output
+from elastic.test_features import HERE, RUN, SCRIPT, WORLD, output
 from rankfold.elastic import __main__ as main
 from rankfold.elastic import requests
 from support.disk import fill, small_disk
@@ -26,16 +26,17 @@ from support.patience import scaled
 pytestmark = pytest.mark.torch
 
 
+SCRIPT_OF_FEATURES = (SCRIPT, *LONG_FEATURES)
 SPACE = 3 * 4096  # bytes: enough for new processes, not for the state
 
 
 @contextmanager
 def running(
-    python: Python, folder: Path, *options: str
+    python: Python, folder: Path, *options: str, script: tuple[object, ...] = SCRIPT_OF_FEATURES
 ) -> Iterator[tuple[Callable[..., dict[str, Any]], list[Any]]]:
     """A function that sends requests to a run, and a list that gets the run's result."""
     ended: list[Any] = []
-    command = (*RUN, *options, "--state", folder, SCRIPT, *LONG_FEATURES)
+    command = (*RUN, *options, "--state", folder, *script)
     thread = threading.Thread(target=lambda: ended.append(python(*command, **LONG)))
     thread.start()
     limit = time.monotonic() + scaled(60)
@@ -126,6 +127,27 @@ def python_error(folder: Path) -> str:
     with pytest.raises(main.Unsuitable) as found:
         main.prepare_folder(folder)
     return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank"), [(1, 0), (1, 2), (2, 0), (2, 1), (2, 2), (3, 0), (3, 2)]
+)
+def test_a_worker_that_hangs_is_named(
+    python: Python, tmp_path: Path, processes: int, rank: int
+) -> None:
+    """It is the one that waits for no other, while they wait for it."""
+    state, go = tmp_path / "state", tmp_path / "go"
+    script = (HERE / "hangs.py", rank, go)
+    with running(python, state, f"--processes={processes}", script=script) as (ask, ended):
+        limit = time.monotonic() + scaled(10)
+        status = ask("status")
+        while time.monotonic() < limit and (status["step"] < 2 or status["quiet_s"] < 0.3):
+            time.sleep(0.01)
+            status = ask("status")
+        go.touch()
+        assert (status["phase"], status["step"], status["awaited"]) == ("running", 2, [rank])
+    assert (ended[0].returncode, ended[0].stderr) == (0, "")
+    assert output(state)["rank-0.out"] == "end\n"
 
 
 def test_a_request_to_a_run_that_is_killed_is_refused(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_wrong_line_of_a_job(line: str) -> None:
 
 # A line that is added to a valid job as line 8, and the expected message.
 WRONG_ADDITIONS = {
-    "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
+    "gpus: -1": "0.yaml:8: spec.gpus: must be at least 0, not -1. Number of devices now",
     "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",
     "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
     "gpus: {max: 5}": "0.yaml:8: spec.gpus.max: must be at most worldSize (4)",
@@ -774,6 +774,16 @@ def test_omitted_fields_have_the_job_s_defaults() -> None:
     text = "apiVersion: rankfold/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
     loaded = spec.load_texts({"a": f"{text}spec: {{command: [x], worldSize: 2}}\n"}, {"a": "/w"})
     assert loaded.check().desired.jobs["a"] == Job("a", ("x",), "/w", 2, 2)
+
+
+def test_a_job_without_devices_is_suspended() -> None:
+    text = "apiVersion: rankfold/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
+    for given, suspended in (("gpus: 0", True), ("gpus: 2", False)):
+        loaded = spec.load_texts(
+            {"a": f"{text}spec: {{command: [x], worldSize: 2, {given}}}\n"}, {"a": "/w"}
+        )
+        job = loaded.check().desired.jobs["a"]
+        assert (job.suspended, job.gpus) == (suspended, 2)
 
 
 def test_the_examples_of_the_reference_are_valid() -> None:
