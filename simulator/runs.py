@@ -13,6 +13,7 @@ from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import Progress, Simulation, fleet_of, quiet
 from rankfold.simulator.pollux import PolluxJob
+from rankfold.simulator.queued import Queued
 from rankfold.simulator.result import Result
 from rankfold.simulator.ticks import Nodes, TickSimulation
 from rankfold.simulator.trace import Kind, TraceJob
@@ -68,8 +69,17 @@ class Events:
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
             chosen = built_in(name, self._rules, shares)
+            if self._is_queue(name):
+                return Queued(fleet, chosen, self._rules)
             return Whole(fleet, chosen, self._rules, shares, alone=not self.by_node)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
+
+    def _is_queue(self, name: str) -> bool:
+        """Whether what `Queued` requires is so."""
+        rules = self._rules
+        limits = bool(rules.quotas) or rules.max_wait > 0 or rules.preemption_delay > 0
+        limits |= any(each is not None for each in rules.disturbances)
+        return name != "backfill" and not limits and not self.by_node
 
 
 class Ticks:

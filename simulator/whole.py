@@ -30,7 +30,7 @@ RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices i
 Decide = Callable[[Fleet, list[Job], float], Mapping[str, Decision]]
 
 
-class _Known:
+class Known:
     """A job, what remained of it and when, and what it had been served until then."""
 
     __slots__ = (
@@ -136,7 +136,7 @@ class _Rest:
     """The devices that are left while each job has all that it could use, and its fraction. If they
     suffice for new jobs, these are decided on as if there were no others."""
 
-    def __init__(self, fleet: Fleet, known: Iterable[_Known]):
+    def __init__(self, fleet: Fleet, known: Iterable[Known]):
         self._free = Free(fleet.groups)
         self._left = [float(group.to_come) for group in fleet.groups]
         taken: set[int] = set()
@@ -145,12 +145,12 @@ class _Rest:
             self.admit(each, -1)
         self._free.remove(taken)
 
-    def admit(self, known: _Known, sign: int) -> None:
+    def admit(self, known: Known, sign: int) -> None:
         """Add what an admitted job needs for its fraction; -1: subtract it."""
         if known.guaranteed is not None:
             self._left[known.job.groups[0]] += sign * known.guaranteed.need
 
-    def give_back(self, known: _Known) -> None:
+    def give_back(self, known: Known) -> None:
         self._free.put(known.job.groups[0], known.devices)
         self.admit(known, 1)
 
@@ -195,13 +195,13 @@ class Whole:
     ):
         self._fleet, self._decide, self._rules = fleet, decide, rules
         self._shares = shares or Shares(rules)
-        self._known: dict[str, _Known] = {}
-        self._new: dict[str, _Known] = {}  # since the last decision
+        self._known: dict[str, Known] = {}
+        self._new: dict[str, Known] = {}  # since the last decision
         self._alone = alone and not (rules.quotas or rules.max_wait)
         self._rest: _Rest | None = None
 
     def arrive(self, job: Job) -> None:
-        self._known[job.name] = self._new[job.name] = _Known(job)
+        self._known[job.name] = self._new[job.name] = Known(job)
 
     def end(self, name: str, now: float) -> Guaranteed | None:
         known = self._known.pop(name)
@@ -227,12 +227,21 @@ class Whole:
                     self._rest.admit(known, -1)
                 return changes
             self._rest = None
-        jobs = [known.seen(now) for known in self._known.values()]
-        decisions = self._decide(self._fleet, jobs, now)
+        jobs, decisions = self._decide_on(now)
         changes = self._carry_out(decisions, now)
-        if self._alone and all(_has_all(job, decisions[job.name]) for job in jobs):
-            self._rest = _Rest(self._fleet, self._known.values())
+        if self._alone and len(jobs) == len(self._known):
+            if all(_has_all(job, decisions[job.name]) for job in jobs):
+                self._rest = _Rest(self._fleet, self._known.values())
         return changes
+
+    def _decide_on(self, now: float) -> tuple[list[Job], Mapping[str, Decision]]:
+        """The jobs that may change, and the decisions on them."""
+        jobs = [known.seen(now) for known in self._known.values()]
+        return jobs, self._decide(self._fleet, jobs, now)
+
+    def _awake(self) -> Iterable[Known]:
+        """The jobs for which something may be decided although none arrives or ends."""
+        return self._known.values()
 
     def _carry_out(self, decisions: Mapping[str, Decision], now: float) -> Changes:
         changes: Changes = {}
@@ -255,15 +264,16 @@ class Whole:
             return math.inf
         jobs = (
             replace(known.job, own=known.devices, guaranteed=known.guaranteed)
-            for known in self._known.values()
+            for known in self._awake()
+            if known.guaranteed is not None
         )
         turn = now + wakes(jobs, self._rules) if any(self._rules.fractions) else math.inf
         if self._rules.quotas and any(not known.devices for known in self._known.values()):
             turn = min(turn, now + quotas_wake(self._rules))
-        ends = (at for known in self._known.values() for at in self._ends(known, now))
+        ends = (at for known in self._awake() for at in self._ends(known, now))
         return min(turn, min(ends, default=math.inf))
 
-    def _ends(self, known: _Known, now: float) -> Iterator[float]:
+    def _ends(self, known: Known, now: float) -> Iterator[float]:
         """When the minimum run time and the growth delay of a job end, or its preemption delay and
         its longest wait, or when it may be disturbed again, or grow again although it was slower
         on more devices."""

@@ -12,6 +12,8 @@ TRACES = "tests/simulate/test_traces.py"
 FOLLOWING = "tests/policy/test_incremental.py"
 ALONE = "tests/simulate/test_alone.py"
 
+QUEUED = "tests/simulate/test_queued.py"
+
 TABLE: Table = {
     "simulator/events.py": {
         "tests/simulate/test_actions.py::test_each_action_has_its_cost_and_its_reason": {
@@ -100,7 +102,10 @@ TABLE: Table = {
             ),
         },
         f"{ALONE}::test_a_job_that_finds_enough_free_devices_takes_no_time_for_the_others": {
-            "each-decision-is-on-all-jobs": ("if self._alone and all(", "if False and all("),
+            "each-decision-is-on-all-jobs": (
+                "if self._alone and len(jobs) == len(self._known):",
+                "if False:",
+            ),
         },
         f"{FORECAST}::test_a_suspended_job_continues_with_what_it_had_left": {
             "devices-forgotten": ("self.devices = job.own", "self.devices = ()"),
@@ -141,6 +146,37 @@ TABLE: Table = {
             "fleet-not-checked": (
                 "if fewest > (most := kind.most(locality)):",
                 "if not (most := 1):",
+            ),
+        },
+    },
+    "simulator/queued.py": {
+        f"{QUEUED}::test_the_decisions_are_those_on_all_jobs": {
+            "lines-without-precedence": (
+                "return (job.groups, tier, job.priority, job.guarantee != 0, job.begun)",
+                "return (job.groups,)",
+            ),
+            "guarantees-of-lines-ignored": (
+                "lambda job, decision: not decision.admitted, 1",
+                "lambda job, decision: True, 0",
+            ),
+            "a-place-in-line-kept": ("                    self._leave(known.job)\n", ""),
+        },
+        f"{QUEUED}::test_lines_are_decided_on_until_one_of_their_jobs_waits": {
+            "only-two-start": ("if not self._still(jobs[last], found[last]):", "if False:"),
+        },
+        f"{QUEUED}::test_a_decision_takes_no_time_for_the_jobs_that_wait": {
+            "all-that-wait-are-decided-on": (
+                "for _, name in line[: numbers[key]]:",
+                "for _, name in line:",
+            ),
+        },
+    },
+    "simulator/runs.py": {
+        f"{QUEUED}::test_with_other_limits_every_job_is_decided_on": {
+            "backfill-leaves-jobs-out": ('return name != "backfill" and not', "return not"),
+            "waits-ignored": (
+                "limits = bool(rules.quotas) or rules.max_wait > 0",
+                "limits = bool(rules.quotas)",
             ),
         },
     },
