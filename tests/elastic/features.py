@@ -105,6 +105,9 @@ def train(name, model, opt, sched, step, each_epoch=lambda epoch: False, **loadi
             loss = step(epoch * BATCHES + number, x, y)
             kept.total += loss.item()
             print(name, epoch, number, kept.total.hex(), random.random(), digest(model, opt))
+            if "MADE" in os.environ:  # a file: steps that are repeated are there twice
+                with open(os.environ["MADE"], "a") as made:
+                    made.write(f"{name} {epoch} {number} {dist.get_rank()}\n")
             if f"{name} {epoch} {number} {dist.get_rank()}" == os.environ.get("KILL"):
                 kill()
         print(name, epoch, [group["lr"] for group in opt.param_groups])

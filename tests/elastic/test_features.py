@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
 SCRIPT = HERE / "features.py"
 WORLD = 3
-
+EVERY = 2  # steps between saved states
 
 RUN = ("-m", "rankfold.elastic", "run", "--world", WORLD)
 
@@ -134,12 +134,17 @@ def test_362_changes_of_the_number_of_processes_change_no_bit(
 def test_a_killed_process_costs_at_most_the_interval(
     python: Python, stock: dict[str, str], tmp_path: Path
 ) -> None:
-    options = ("--processes=2", "--checkpoint-every=2", "--state", tmp_path)
+    options = ("--processes=2", f"--checkpoint-every={EVERY}", "--state", tmp_path)
     killed = {"KILL": "persistent 1 1 2", "KILLED": str(tmp_path / "killed")}
-    done = python(*RUN, *options, SCRIPT, **killed)
+    made = tmp_path / "made"
+    done = python(*RUN, *options, SCRIPT, **killed, MADE=str(made))
     assert done.returncode == 0, output(tmp_path)
     assert "(ranks 1, 2) was killed by signal 9" in done.stderr
     assert "continuing from step 46\n" in done.stderr  # seven features, then the fifth step
+    steps = made.read_text().splitlines()
+    for rank in range(WORLD):
+        own = [step for step in steps if step.endswith(f" {rank}")]
+        assert 1 <= len(own) - len({*own}) <= EVERY, "steps that were repeated"
     assert output(tmp_path) == stock
 
 

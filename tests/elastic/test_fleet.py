@@ -15,7 +15,7 @@ import pytest
 
 from elastic.conftest import FOLDER, LONG, LONG_FEATURES, Python
 from support import leaks, privileges
-from support.command import Rankfold, Specs, job_environment
+from support.command import Git, Rankfold, Specs, job_environment
 from support.leaks import State
 
 pytestmark = pytest.mark.torch
@@ -129,6 +129,48 @@ def test_checkpoints_by_steps_need_no_criu_and_no_privileges(
     assert job.ends() == "Succeeded"
     assert job.now()["restarts"] == 1
     assert job.went_back_to_a_checkpoint()
+    assert job.output() == long
+
+
+@pytest.mark.slow
+def test_a_killed_job_continues_from_a_checkpoint_by_time(job: Job, long: dict[str, str]) -> None:
+    every = "  checkpoint: {interval: 1s}\n"
+    job.apply(3, every)
+    job.rankfold.until(lambda: job.now()["checkpoints"])
+    job.rankfold.kill_everything("train")
+    job.apply(2, every)
+    assert job.ends() == "Succeeded"
+    assert job.now()["restarts"] == 1
+    assert job.went_back_to_a_checkpoint()
+    assert job.output() == long
+
+
+@pytest.mark.slow
+def test_commits_change_the_number_of_processes(
+    job: Job, rankfold: Rankfold, long: dict[str, str]
+) -> None:
+    """The last one has the job suspended before it ends, by `gpus: 0`."""
+    repository = Git(job.specs.folder)
+    repository("init", "--quiet", "--initial-branch", "main")
+
+    def commit(gpus: int) -> None:
+        job.specs.write("train.yaml", JOB.replace("GPUS", str(gpus)))
+        repository.commit(str(gpus))
+        rankfold.until(lambda: len(set(job.now().get("placement", {}).values())) == gpus)
+
+    job.specs.write("train.yaml", JOB.replace("GPUS", "1"))
+    repository.commit("1")
+    with rankfold.start("watch", "--git", str(job.specs.folder)) as watching:
+        rankfold.until(lambda: len(set(job.now().get("placement", {}).values())) == 1)
+        for gpus in (3, 2, 0):
+            commit(gpus)
+        rankfold.until(lambda: job.now()["phase"] == "Suspended")
+        assert job.output() != long, "it was suspended before its end"
+        commit(3)
+        assert job.ends() == "Succeeded"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 0
+    assert job.now()["restarts"] == 0
     assert job.output() == long
 
 
