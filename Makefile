@@ -214,6 +214,10 @@ bench-policy: $(VENV_READY) ## measure one decision on all jobs, with tiers, ran
 bench-serving: $(VENV_READY) ## simulate a day of a service's load, with training on the devices that it leaves
 	$(PYTHON) -m benchmarks.serving $(BENCH_ARGS)
 
+.PHONY: bench-service
+bench-service: native cuda ## measure how soon a service has a device of a training job
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.service $(BENCH_ARGS)
+
 .PHONY: bench-philly
 bench-philly: $(VENV_READY) ## simulate the jobs of the Philly trace with tiers, on a large fleet and at several loads
 	$(PYTHON) -m benchmarks.philly $(BENCH_ARGS)
