@@ -98,7 +98,8 @@ class Service(Struct, frozen=True):
     """A service. Each of its replicas is a job, and has this record.
 
     least, most: fewest and most replicas.
-    load: file that holds the load; empty: there are always `most` replicas.
+    load: file that holds the load, or URL, with the name of a metric behind a # if it has one;
+        empty: there are always `most` replicas.
     per_replica: load that one replica carries.
     fall_delay_s: for which the load needs fewer replicas before there are fewer.
     """
@@ -106,7 +107,7 @@ class Service(Struct, frozen=True):
     name: ObjectName
     least: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
     most: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
-    load: Annotated[str, Meta(max_length=4095, pattern=r"^(/[^\0]*)?\Z")] = ""
+    load: Annotated[str, Meta(max_length=4095, pattern=r"^((/|https?://)[^\0]*)?\Z")] = ""
     per_replica: Annotated[float, Meta(gt=0, le=1e15)] = 1.0
     fall_delay_s: Count = 0
 

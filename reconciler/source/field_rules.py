@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rankfold.messages import chunk_bytes
 from rankfold.reconciler.source.schemas import load_schema, validator
@@ -114,3 +115,19 @@ def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:
     for name in env:
         if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):
             yield name, "is set by rankfold for each rank; leave it out"
+
+
+def url_fault(url: str) -> str:
+    """Why a URL cannot be one of a load; empty: it can."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if not host:
+        return "is no URL: it has no host"
+    if "@" in parts.netloc:
+        return "must have no user name or password: reports show it"
+    if "#" in url:
+        return "must have no fragment (#…)"
+    return ""

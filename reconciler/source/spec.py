@@ -44,6 +44,7 @@ from rankfold.reconciler.source.field_rules import (
     command_faults,
     device_memory,
     env_faults,
+    url_fault,
 )
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
@@ -578,6 +579,7 @@ class _Reader:
                 device_types=tuple(spec.get("deviceTypes", ())),
                 tier=spec.get("tier", "premium"),
                 priority=int(spec.get("priority", 0)),
+                quota=spec.get("quota", ""),
                 save_every_s=0,
                 service=service,
                 replica=number,
@@ -605,8 +607,22 @@ class _Reader:
             reason = "must be a range, {min: …, max: …}, because there is a load"
             self.fault(file, doc, ("spec", "replicas"), reason)
         delay = seconds_of(load.get("fallDelay", "30s"))
-        path = self._path(file, doc, "load.file", load["file"])
-        return Service(name, int(least), int(most), path, float(load["perReplica"]), delay)
+        source = self._load(file, doc, load)
+        return Service(name, int(least), int(most), source, float(load["perReplica"]), delay)
+
+    def _load(self, file: str, doc: yamldoc.Document, load: dict[str, Any]) -> str:
+        """As in `Service.load`."""
+        if ("file" in load) == ("url" in load):
+            self.fault(file, doc, ("spec", "load"), "must have a file or a url, one of the two")
+        if "url" not in load:
+            if "metric" in load:
+                reason = "belongs to a url; a file holds one number"
+                self.fault(file, doc, ("spec", "load", "metric"), reason)
+            return self._path(file, doc, "load.file", load["file"]) if "file" in load else ""
+        if reason := url_fault(load["url"]):
+            self.fault(file, doc, ("spec", "load", "url"), reason)
+        metric = f"#{load['metric']}" if "metric" in load else ""
+        return f"{load['url']}{metric}"
 
     def _range(self, file: str, doc: yamldoc.Document, given: dict[str, Any]) -> None:
         """Check a range of devices; one of a single number is that number."""
@@ -677,7 +693,7 @@ class _Reader:
 
     def _check_jobs_of_quotas(self, quotas: Mapping[str, QuotaRule]) -> None:
         for job in self.jobs.values():
-            if not job.quota:
+            if not job.quota or job.replica:  # a service is checked with its first replica
                 continue
             origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
             rule = quotas.get(job.quota)
@@ -685,9 +701,13 @@ class _Reader:
                 known = f"the Policy has {', '.join(sorted(quotas))}" if quotas else ""
                 reason = f"there is no quota {job.quota!r}; {known or 'no Policy has quotas'}"
                 self.fault(origin.file, doc, ("spec", "quota"), reason)
-            elif rule.borrow is not None and job.least > rule.devices + rule.borrow:
-                path = ("spec", "gpus", "min") if job.elastic else ("spec", "gpus")
-                needs = count(job.least, "device")
+                continue
+            path = ("spec", "gpus", "min") if job.elastic else ("spec", "gpus")
+            least = job.least
+            if job.service is not None:
+                path, least = ("spec", "replicas"), job.service.least
+            if rule.borrow is not None and least > rule.devices + rule.borrow:
+                needs = count(least, "device")
                 reason = (
                     f"requests {needs}; its quota {job.quota} has {rule.devices} and borrows "
                     f"{rule.borrow} at most"

@@ -128,8 +128,8 @@ TABLE: Table = {
         },
         "tests/reconciler/test_spec.py::test_a_job_of_a_quota_that_does_not_exist_is_refused": {
             "any-name-of-a-quota": (
-                "            if not job.quota:\n                continue\n",
-                "            continue\n",
+                "            if rule is None:\n",
+                "            if rule is None:\n                continue\n",
             ),
         },
     },

@@ -67,6 +67,11 @@ TABLE: Table = {
             "waits-for-a-writer": ("os.O_RDONLY | os.O_NONBLOCK", "os.O_RDWR | os.O_NONBLOCK"),
             "infinite-load": (" or not 0 <= value <= LOAD_MAX", ""),
         },
+        f"{SERVICES}::test_loads_at_urls": {
+            "answer-without-deadline": ("if time.monotonic() > deadline:", "if False:"),
+            "answer-without-limit": ("if len(content) > URL_BYTES_MAX:", "if False:"),
+            "first-value-only": ("math.fsum(_float(each) for each in values)", "_float(values[0])"),
+        },
     },
     "reconciler/plan/ending.py": {
         f"{SERVICES}::test_a_replica_restarts_however_it_ended": {
@@ -96,6 +101,13 @@ TABLE: Table = {
     "reconciler/source/spec.py": {
         f"{SERVICES}::test_replicas_and_jobs_share_their_names": {
             "names-not-compared": ('self._name(file, doc, "Job", job.name)', "pass"),
+        },
+        f"{SERVICES}::test_a_service_of_a_quota_and_a_url": {
+            "metric-forgotten": ('if "metric" in load else ""', 'if False else ""'),
+            "quota-of-replicas-too-small": (
+                'least = ("spec", "replicas"), job.service.least',
+                'least = ("spec", "replicas"), 1',
+            ),
         },
     },
 }

@@ -4,7 +4,11 @@ journal, and moves devices by the steps that move any job."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,8 @@ from rankfold.reconciler.observe.loads import Load
 from rankfold.reconciler.plan.ending import RESTART_S, or_restart
 from rankfold.reconciler.services import Services
 from rankfold.reconciler.source.revision import cut_files, differences, merged
+from rankfold.reconciler.source.spec import not_kept
+from support.fleet import until
 from support.simulated import Fleet
 
 from .test_ranges import fleet, job, on, reasons, wish
@@ -74,7 +80,18 @@ WRONG = {
     ("min: 1", "min: 4"): "0.yaml:6: spec.replicas.min: must be at most max (3), not 4",
     ("  load:", "  #"): "0.yaml:6: spec.replicas: must be one number, or there must be a load",
     ("perReplica: 50", "perReplica: 0"): "0.yaml:7: spec.load.perReplica: must be at least 1e-09",
-    ("file: load, ", ""): "0.yaml:7: spec.load.file: is missing. File that holds the load",
+    ("file: load, ", ""): "0.yaml:7: spec.load: must have a file or a url, one of the two",
+    ("file: load", "file: load, url: http://a"): "0.yaml:7: spec.load: must have a file or a url",
+    ("file: load", "file: load, metric: a"): "0.yaml:7: spec.load.metric: belongs to a url",
+    ("file: load", "url: 'ftp://a'"): "0.yaml:7: spec.load.url: ",
+    ("file: load", "url: 'http://'"): "0.yaml:7: spec.load.url: ",
+    ("file: load", "url: 'http:///a'"): "0.yaml:7: spec.load.url: is no URL: it has no host",
+    ("file: load", "url: 'http://a:x'"): "0.yaml:7: spec.load.url: is no URL: Port could not be",
+    ("file: load", "url: 'http://a b'"): "0.yaml:7: spec.load.url: ",
+    ("file: load", "url: 'http://me:pw@a'"): "0.yaml:7: spec.load.url: must have no user name or",
+    ("file: load", "url: 'http://a#b'"): "0.yaml:7: spec.load.url: must have no fragment",
+    ("file: load", "url: http://a, metric: 1a"): "0.yaml:7: spec.load.metric: ",
+    ("[./serve]", "[a]\n  quota: x"): "0.yaml:6: spec.quota: there is no quota 'x'",
     ("[./serve]", "[torchrun, a.py]"): "0.yaml:5: spec.command: torchrun starts ranks of its own",
     ("[./serve]", "[a]\n  env: {REPLICA: '1'}"): "0.yaml:6: spec.env.REPLICA: is set by rankfold",
     ("[./serve]", "[a]\n  env: {RANK: '1'}"): "0.yaml:6: spec.env.RANK: is set by rankfold",
@@ -150,6 +167,118 @@ def test_loads(tmp_path: Path) -> None:
     os.mkfifo(file)
     assert loads.read(str(file)).problem == f"{file} is not a plain file"
     assert "is not a plain file" in loads.read(str(tmp_path)).problem
+
+
+ANSWERS = {
+    "/load": b"7.5\n",
+    "/none": b"",
+    "/many": b"9" * 100,
+    "/metrics": b'# HELP a b\na_total 99\na{x="1 } 2"} 2\na{x="2"} 3.5 1700000000\na 1\n'
+    b"b NaN\nc x\nd -1\n",
+    "/long": b"1" * (loads.URL_BYTES_MAX + 1),
+    "/latin": b"\xe9",
+}
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A server of ANSWERS; it never completes the answer to /slow, sends /moved elsewhere, and
+    does not speak HTTP at /odd."""
+
+    def do_GET(self) -> None:
+        if self.path == "/odd":
+            self.wfile.write(b"what?\r\n\r\n")
+            return
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/load")
+            self.end_headers()
+            return
+        known = self.path in ANSWERS or self.path == "/slow"
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        if self.path == "/slow":
+            for _ in range(1000):
+                self.wfile.write(b"7")
+                time.sleep(0.05)
+        self.wfile.write(ANSWERS.get(self.path, b"7"))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as found:
+        found.daemon_threads = True
+        found.block_on_close = False
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+        thread.join()
+
+
+def test_loads_at_urls(server: str) -> None:
+    assert loads.fetch(f"{server}/load") == Load(7.5)
+    assert loads.fetch(f"{server}/metrics#a") == Load(6.5), "of all labels, and no other metric"
+    assert loads.fetch(f"{server}/metrics#a_total") == Load(99.0)
+    refused = {
+        "/none": " must hold one number",
+        "/many": " must hold one number from 0 to 1e+15, and has more than 64 bytes",
+        "/metrics": " must hold one number",
+        "/metrics#none": " has no metric none",
+        "/metrics#b": " metric b must be from 0 to 1e+15, not nan",
+        "/metrics#c": " must hold numbers, not 'x'",
+        "/metrics#d": " metric d must be from 0 to 1e+15, not -1",
+        "/long": ": the answer has more than 1048576 bytes",
+        "/latin": " must hold one number",
+        "/gone": ": the answer has status 404, not 200",
+        "/moved": ": the answer has status 302, not 200",
+        "/odd": " cannot be read: ",
+    }
+    for path, problem in refused.items():
+        found = loads.fetch(f"{server}{path}")
+        assert found.value is None and found.problem.startswith(f"{server}{path}{problem}"), found
+    slow = loads.fetch(f"{server}/slow", 0.3)
+    assert slow.problem == f"{server}/slow has not answered within 0.3 s"
+
+
+def test_a_server_that_is_gone_or_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/load"
+        assert loads.fetch(url, 0.2).problem == f"{url} has not answered within 0.2 s"
+    assert loads.fetch(url).problem == f"{url} cannot be read: Connection refused"
+
+
+def test_a_url_is_requested_again_and_again(server: str, tmp_path: Path) -> None:
+    """A server that hangs delays neither another one nor a file."""
+    file = tmp_path / "load"
+    file.write_text("3")
+    sources = [str(file), f"{server}/load", f"{server}/slow"]
+    found = loads.Loads()
+    ANSWERS["/load"] = b"7.5"
+    until(lambda: found.of(sources)[sources[1]] == Load(7.5), what="the first answer")
+    ANSWERS["/load"] = b"8"
+    until(lambda: found.of(sources)[sources[1]] == Load(8.0), what="the next answer")
+    until(lambda: found.of(sources)[sources[0]] == Load(3.0), what="the file")
+    assert found.of(sources)[sources[2]] == Load()
+    assert found.of([]) == {}
+    found.close()
+
+
+def test_a_service_of_a_quota_and_a_url() -> None:
+    text = SERVICE.replace("file: load", "url: http://h:90/m?a=b, metric: rps")
+    text = text.replace("  load", "  quota: web\n  load")
+    policy = (
+        "apiVersion: rankfold/v1alpha1\nkind: Policy\nmetadata: {name: p}\n"
+        "spec:\n  quotas: {web: {devices: 1, borrow: %d}}\n"
+    )
+    found = load(text, POOL, policy % 0).check().desired.jobs["web-2"]
+    assert found.quota == "web" and found.service is not None
+    assert found.service.load == "http://h:90/m?a=b#rps"
+    assert not_kept(found) == ""
+    (fault,) = faults(text.replace("min: 1", "min: 3"), POOL, policy % 1)
+    assert "spec.replicas: requests 3 devices; its quota web has 1 and borrows 1 at most" in fault
 
 
 class Given:

@@ -588,7 +588,8 @@ FULL: dict[str, Any] = {
             "env": {"A": "b"},
             "deviceTypes": ["soft"],
             "replicas": {"min": 1, "max": 4},
-            "load": {"file": "load", "perReplica": 1.5, "fallDelay": "30s"},
+            "load": {"url": "http://h/m", "metric": "a", "perReplica": 1.5, "fallDelay": "30s"},
+            "quota": "research",
             "tier": "premium",
             "priority": 0,
         },
@@ -617,6 +618,7 @@ FULL: dict[str, Any] = {
 # Refused whatever they hold, so that none of their rules can show.
 NOT_IN_FULL = {
     "Job": {"spec.topology"},
+    "Service": {"spec.load.file"},  # it has a url
 }
 
 
@@ -678,7 +680,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize("kind", spec.KINDS)
 def test_every_rule_of_a_schema_refuses_what_it_forbids_and_names_the_field(kind: str) -> None:
     schema, full = json.loads(paths.schema(kind).read_text()), FULL[kind]
-    more = [yaml.safe_dump(FULL["Policy"])] if kind == "Job" else []  # its quotas
+    more = [yaml.safe_dump(FULL["Policy"])] if kind in ("Job", "Service") else []  # quotas
     assert faults(yaml.safe_dump(full), *more) == []
     tested = {re.sub(r"\[\d+\]", "[]", yamldoc.dotted(path)) for path, _ in rules(schema, full)}
     tested = {re.sub(r"quotas\.\w+", "quotas.NAME", path) for path in tested}
