@@ -47,6 +47,7 @@ from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
     AGED,
     BORROWS,
+    GUARANTEED,
     PRIORITY_MAX,
     WITHIN,
     Cause,
@@ -54,6 +55,7 @@ from rankfold.policy.vocabulary import (
     Disturbance,
     Fleet,
     Job,
+    Locality,
     Outcome,
     Rules,
 )
@@ -160,6 +162,8 @@ def _in_turn(
     if turn.free.any():
         alone = (each for each in wanted if is_elastic(each.job) and each.job.name not in lent)
         turn.grow(alone, rules.growth_delay, now)
+        if rules.compacts:
+            turn.compact()
     turn.number(each.job for each in wanted)
     return turn.decisions
 
@@ -434,6 +438,42 @@ class Turn:
         where = f"{job.locality} {name}" if name else f"one {job.locality}"
         devices = self._leave(way, frozenset(option.groups), f"makes way for {job.name} on {where}")
         return option, [mover.job for mover, _ in way.moves], devices
+
+    def compact(self) -> None:
+        """Let jobs move so that a domain more, or else a node more, has no job; those with the
+        shortest pauses. They go where other jobs are already. Nothing is done while a job waits, or
+        is moved or disturbed for another one."""
+        places = self.free.places
+        waits = any(not self.decisions[each.job.name].devices for each in self.line)
+        if places is None or waits or self.moved or self.lending is not None:
+            return
+        from rankfold.policy.moving import make_way
+
+        kinds: tuple[Locality, Locality] = ("domain", "node")
+        for locality in kinds:
+            units = places.units(tuple(range(len(self._groups))), locality)
+            used = {unit: self._could_have(unit) - self.free.count(unit) for unit in units}
+            partly = [unit for unit, number in used.items() if number > 0]
+            best: tuple[tuple[int, ...], Way] | None = None
+            for unit in partly:
+                others = (at for other in partly if other is not unit for at in other)
+                free = {at: self.free.of(at) for at in others if self.free.of(at)}
+                leave = frozenset(unit)
+                movers = [each for each in self._movers(leave) if self._may_leave(each.job)]
+                cost = best[1].cost if best else None
+                if (way := make_way(places, movers, leave, used[unit], free, cost)) is not None:
+                    best = (unit, way)
+            if best is not None:
+                unit, way = best
+                name = places.name(unit, locality) or "without a name"
+                self._leave(way, frozenset(unit), f"leaves {locality} {name}, so that it is free")
+                self.move()
+                return
+
+    def _may_leave(self, job: Job) -> bool:
+        """Whether a job moves although that places no other one."""
+        protected = job.on_devices and is_protected(job, self.now)
+        return job.basis != GUARANTEED and job.name not in self.spent and not protected
 
     def _movers(self, groups: Collection[int]) -> list[Mover]:
         """Jobs that may move and have devices of these groups."""

@@ -237,6 +237,7 @@ class Rules(Struct, frozen=True):
     disturbances: how often a job of each of TIERS may be disturbed in BUDGET_S, unless a guarantee
         would be broken; None: not limited.
     exempt: jobs that do not move so that another one is placed in one node or domain.
+    compacts: whether jobs move so that a node or domain has no job, while no job waits.
     """
 
     ranks_on_a_device: int
@@ -249,6 +250,7 @@ class Rules(Struct, frozen=True):
     max_wait: float = 0.0
     disturbances: tuple[int | None, ...] = (None, None, None)
     exempt: tuple[str, ...] = ()
+    compacts: bool = False
 
 
 class Disturbance(Struct, frozen=True, gc=False):

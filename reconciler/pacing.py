@@ -81,7 +81,8 @@ def without_measurements(desired: Desired, observed: Observed) -> Observed:
         name: _device(desired, observed_device)
         for name, observed_device in observed.devices.items()
     }
-    return replace(observed, devices=devices)
+    minute = observed.minute if desired.defragmentation.windows else -1
+    return replace(observed, devices=devices, minute=minute)
 
 
 def _device(desired: Desired, observed: ObservedDevice) -> ObservedDevice:

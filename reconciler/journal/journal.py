@@ -36,7 +36,14 @@ from rankfold.reconciler.journal.rows import (
     desired_of,
 )
 from rankfold.reconciler.journal.tables import INDICES, SCHEMA_VERSION, create, database
-from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool
+from rankfold.reconciler.model.desired import (
+    GROWTH_DELAY_S,
+    Defragmentation,
+    Desired,
+    Job,
+    Origin,
+    Pool,
+)
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
@@ -52,6 +59,7 @@ POLICY: dict[str, Any] = {  # fields of `Desired` that Policy documents give, an
     "disturbances": {},
     "tiers": {},
     "quotas": {},
+    "defragmentation": Defragmentation(),
 }
 
 T = TypeVar("T")

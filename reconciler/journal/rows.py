@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import Meta, Struct, structs
 
 from rankfold.policy.serving import Replicas, bounded
-from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool, QuotaRule, TierRule
+from rankfold.reconciler.model.desired import (
+    Defragmentation,
+    Desired,
+    Job,
+    Origin,
+    Pool,
+    QuotaRule,
+    TierRule,
+)
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
 
@@ -84,6 +92,7 @@ META: dict[str, Any] = {
     "preemption_delay_s": Seconds,
     "max_wait_s": Seconds,
     "disturbances": dict[str, Count],
+    "defragmentation": Defragmentation,
     "tiers": dict[str, TierRule],
     "replicas": dict[str, Replicas],
     "load_problems": dict[str, str],

@@ -558,6 +558,32 @@ class QuotaRule(Struct, frozen=True):
     lend: Annotated[int, Meta(ge=0)] | None = None
 
 
+class Defragmentation(Struct, frozen=True):
+    """windows: when jobs move so that nodes and domains have no job: minutes of a day of UTC, from
+    the first to the one before the last, also over midnight. exempt: jobs that never move for
+    others."""
+
+    windows: tuple[tuple[Count, Count], ...] = ()
+    exempt: tuple[ObjectName, ...] = ()
+
+    def is_open(self, minute: int) -> bool:
+        """minute: of a day of UTC; below 0: not known."""
+        return minute >= 0 and any(
+            begin <= minute < end if begin < end else not end <= minute < begin
+            for begin, end in self.windows
+        )
+
+    def __str__(self) -> str:
+        """For people, as a file gives it."""
+        times = ", ".join(f"{_time(begin)}-{_time(end)}" for begin, end in self.windows)
+        exempt = f"; exempt: {', '.join(self.exempt)}" if self.exempt else ""
+        return (times or "no window") + exempt
+
+
+def _time(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
 class Desired(Struct, frozen=True):
     """The whole desired state, by name."""
 
@@ -573,6 +599,7 @@ class Desired(Struct, frozen=True):
     disturbances: Mapping[str, int] = field(default_factory=dict)  # tier → most in an hour
     tiers: Mapping[str, TierRule] = field(default_factory=dict)  # those that guarantee a fraction
     quotas: Mapping[str, QuotaRule] = field(default_factory=dict)
+    defragmentation: Defragmentation = Defragmentation()
 
     def devices(self) -> dict[str, Device]:
         return {d.name: d for pool in self.pools.values() for d in pool.devices}

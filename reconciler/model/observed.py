@@ -154,4 +154,5 @@ class Observed(Struct, frozen=True):
     rest_save_after: float | None = (
         None  # seconds for which a job rests in memory; None: without limit
     )
+    minute: int = -1  # of the day, UTC, as the wall clock says; below 0: not known
     store_query: StoreQuery = StoreQuery()

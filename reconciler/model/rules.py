@@ -12,9 +12,13 @@ _NONE = TierRule(0.0)
 
 
 def rules_of(
-    desired: Desired, ranks_on_a_device: int, used: Mapping[str, float] = MappingProxyType({})
+    desired: Desired,
+    ranks_on_a_device: int,
+    used: Mapping[str, float] = MappingProxyType({}),
+    minute: int = -1,
 ) -> Rules:
-    """used: device-seconds that the jobs of each quota have had, as in `Quota.used`."""
+    """used: device-seconds that the jobs of each quota have had, as in `Quota.used`. minute: of a
+    day of UTC; below 0: not known."""
     tiers = [desired.tiers.get(tier, _NONE) for tier in TIERS]
     return Rules(
         ranks_on_a_device,
@@ -28,4 +32,6 @@ def rules_of(
         ),
         max_wait=desired.max_wait_s,
         disturbances=tuple(desired.disturbances.get(tier) for tier in TIERS),
+        exempt=desired.defragmentation.exempt,
+        compacts=desired.defragmentation.is_open(minute),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def observe(
         host_memory(),
         no_saves=no_saves,
         rest_save_after=switches.rest_save_after_s(),
+        minute=int(time.time() / 60) % (24 * 60),
         transfers={
             record.name: reports.transferred(record.name, number)
             for record in records.values()

@@ -69,7 +69,10 @@ class Allocation:
             index.observed.host_memory,
         )
         self.rules = rules = rules_of(
-            index.desired, RANKS_ON_A_DEVICE, self._used(now) if index.desired.quotas else {}
+            index.desired,
+            RANKS_ON_A_DEVICE,
+            self._used(now) if index.desired.quotas else {},
+            index.observed.minute,
         )
         self._now = now
         self.jobs = jobs = self._jobs()

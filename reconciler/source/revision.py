@@ -220,6 +220,9 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
     if old.disturbances != new.disturbances:
         shown = (_numbers(old.disturbances), _numbers(new.disturbances))
         result.append(Difference("Policy", "update", (("spec.disturbances", *shown),)))
+    if old.defragmentation != new.defragmentation:
+        shown = (str(old.defragmentation), str(new.defragmentation))
+        result.append(Difference("Policy", "update", (("spec.defragmentation", *shown),)))
     if old.quotas != new.quotas:
         shown = (_quotas(old), _quotas(new))
         result.append(Difference("Policy", "update", (("spec.quotas", *shown),)))

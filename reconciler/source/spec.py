@@ -23,6 +23,7 @@ from rankfold.plural import count
 from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import (
     GROWTH_DELAY_S,
+    Defragmentation,
     Desired,
     Device,
     Job,
@@ -290,6 +291,7 @@ def load_texts(
             reader.disturbances or {},
             reader.tiers or {},
             reader.quotas or {},
+            reader.defragmentation or Defragmentation(),
         ),
         reader.origins,
         sorted(set(reader.faults)),
@@ -322,6 +324,7 @@ class _Reader:
         self.disturbances: dict[str, int] | None = None
         self.tiers: dict[str, TierRule] | None = None
         self.quotas: dict[str, QuotaRule] | None = None
+        self.defragmentation: Defragmentation | None = None
         self.quotas_at: tuple[str, yamldoc.Document] | None = None
         self.broken_policy = False
 
@@ -403,6 +406,8 @@ class _Reader:
             self.disturbances = found
         if (quotas := doc.value["spec"].get("quotas")) is not None:
             self._quotas(file, doc, quotas)
+        if (given := doc.value["spec"].get("defragmentation")) is not None:
+            self._defragmentation(file, doc, given)
         url = doc.value["spec"].get("checkpointStore", "")
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
@@ -436,6 +441,20 @@ class _Reader:
             reason = "another Policy has other tiers: a fleet has one list"
             self.fault(file, doc, ("spec", "tiers"), reason)
         self.tiers = found
+
+    def _defragmentation(self, file: str, doc: yamldoc.Document, given: dict[str, Any]) -> None:
+        windows = []
+        for at, window in enumerate(given.get("windows", ())):
+            begin, end = (int(time[:2]) * 60 + int(time[3:]) for time in window.split("-"))
+            if begin == end:
+                reason = f'begins when it ends, at {window[:5]}; all day is "00:00-24:00"'
+                self.fault(file, doc, ("spec", "defragmentation", "windows", at), reason)
+            windows.append((begin, end))
+        found = Defragmentation(tuple(windows), tuple(given.get("exempt", ())))
+        if self.defragmentation not in (None, found):
+            reason = f"another Policy has {self.defragmentation}: a fleet has one"
+            self.fault(file, doc, ("spec", "defragmentation"), reason)
+        self.defragmentation = found
 
     def _quotas(self, file: str, doc: yamldoc.Document, quotas: dict[str, Any]) -> None:
         found = {}

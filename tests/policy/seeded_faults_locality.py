@@ -72,6 +72,26 @@ TABLE: Table = {
         f"{TESTS}::test_when_a_job_does_not_move": {
             "exempt-moves": ("or job.name in self.exempt", ""),
         },
+        f"{TESTS}::test_a_node_is_made_free_in_a_window_only": {
+            "free-nodes-always": ("if rules.compacts:", "if True:"),
+        },
+        f"{TESTS}::test_a_domain_is_made_free_before_a_node": {
+            "nodes-first": (
+                'kinds: tuple[Locality, Locality] = ("domain", "node")',
+                'kinds: tuple[Locality, Locality] = ("node", "domain")',
+            ),
+        },
+        f"{TESTS}::test_when_no_node_is_made_free": {
+            "guaranteed-leave": ("return job.basis != GUARANTEED and", "return"),
+            "leaves-in-its-time": ("not in self.spent and not protected", "not in self.spent"),
+            "leaves-while-others-wait": ("if places is None or waits or", "if places is None or"),
+        },
+        f"{TESTS}::test_windows_only_make_places_free_and_end": {
+            "moves-to-empty-nodes": (
+                "others = (at for other in partly if other is not unit for at in other)",
+                "others = (at for other in units if other is not unit for at in other)",
+            ),
+        },
         f"{TESTS}::test_a_job_that_loses_a_device_stays_in_its_node_if_it_can": {
             "leaves-its-node": (
                 "(never, missing, -len(its), free, at)",

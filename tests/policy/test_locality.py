@@ -405,3 +405,78 @@ def test_one_node_changes_nothing(data: st.DataObject) -> None:
     decisions = world.decide()
     world.jobs = {name: replace(each, locality="any") for name, each in world.jobs.items()}
     assert world.decide() == decisions
+
+
+# ---- nodes that are made free
+
+
+def free_units(world: World) -> tuple[int, int]:
+    """The numbers of domains and nodes that no job uses."""
+    held = {at for each in world.jobs.values() for at in each.own}
+    used = [
+        place for place, those in zip(world.places, world.members, strict=True) if held & {*those}
+    ]
+    return len({*world.places}) - len({*used}), len(
+        {d for d, _ in world.places} - {d for d, _ in used}
+    )
+
+
+def test_a_node_is_made_free_in_a_window_only() -> None:
+    world = racks(2, 2, 3, per_domain=3)
+    world.add(
+        held(world, "a", 0, pause=9.0), held(world, "b", 2, pause=1.0), held(world, "c", 4, 5)
+    )
+    assert not world.turn()
+    world.rules = replace(world.rules, compacts=True)
+    decisions = world.decide()
+    assert decisions["b"].cause == "defragmentation"
+    assert decisions["b"].reason == "leaves node n1, so that it is free"
+    world.settle()
+    assert world.jobs["a"].own == (0,) and world.jobs["b"].own in ((1,), (6,))
+
+
+def test_a_domain_is_made_free_before_a_node() -> None:
+    world = racks(3, 3, 2, 2)
+    world.rules = replace(world.rules, compacts=True)
+    world.add(held(world, "a", 0, pause=0.1), held(world, "b", 3, 4, pause=9.0))
+    world.add(held(world, "c", 6, pause=5.0))
+    assert world.decide()["c"].reason == "leaves domain d1, so that it is free"
+
+
+@pytest.mark.parametrize("why", ["exempt", "time", "budget", "guaranteed", "waits"])
+def test_when_no_node_is_made_free(why: str) -> None:
+    world = racks(2, 2)
+    world.rules = replace(world.rules, compacts=True)
+    world.add(held(world, "a", 0), held(world, "b", 2))
+    if why == "exempt":
+        world.rules = replace(world.rules, exempt=("a", "b"))
+    if why == "budget":
+        world.rules = replace(world.rules, disturbances=(0, 0, 0))
+    if why == "guaranteed":
+        world.rules = replace(world.rules, fractions=(0.0, 0.9, 0.9))
+    if why == "time":
+        world.jobs = {n: replace(each, min_runtime=99.0) for n, each in world.jobs.items()}
+    if why == "waits":
+        world.rules = replace(world.rules, preemption_delay=1e9)
+        world.add(of(world, "wide", 3, "node"))
+    assert not world.turn()
+
+
+@given(data=st.data())
+def test_windows_only_make_places_free_and_end(data: st.DataObject) -> None:
+    world = data.draw(worlds("fifo"))
+    world.rules = replace(world.rules, compacts=True)
+    for _ in range(20 * len(world.jobs) + 40):
+        before, own = free_units(world)[::-1], world.own
+        moved = {
+            name for name, each in world.decide().items() if "so that it is free" in each.reason
+        }
+        check(world, world.decide())
+        changed = world.turn()
+        if moved and world.own == own:  # no new job was placed
+            assert free_units(world)[::-1] > before
+        if not changed:
+            world.now += 10_000.0
+            if not world.turn():
+                return
+    raise AssertionError("no fixed point")

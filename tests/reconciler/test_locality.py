@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
+from rankfold.reconciler.model.desired import Defragmentation, Desired, Device, Job, Pool
 from support.simulated import Fleet
 
 from .test_ranges import GIB, job, on, reasons, wish
@@ -112,6 +112,20 @@ def test_no_job_moves_if_its_disturbances_are_used_up() -> None:
     place.desired = replace(place.desired, disturbances={"basic": 1})
     place.converge()
     assert on(place)["wide"] == 2 and on(place)["b"] == on(place)["c"] == 1
+
+
+def test_in_a_window_a_node_is_made_free() -> None:
+    a, b, c = job("a", 1, 1), job("b", 1, 1, created=1.0), job("c", 1, 1, created=2.0)
+    window = Defragmentation(((60, 120),))
+    place = fleet(racks(2, 2), a, b, c, defragmentation=window)
+    place.converge()
+    wish(place, b, c)
+    place.minute = 59
+    place.converge()
+    assert nodes_of(place, "b") != nodes_of(place, "c")
+    place.minute = 60
+    place.converge()
+    assert nodes_of(place, "b") == nodes_of(place, "c")
 
 
 @settings(deadline=None)

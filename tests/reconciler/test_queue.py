@@ -25,7 +25,8 @@ QUEUE = {"position": 2, "waiting": 3, "since": 0.0, "firstAt": None}
 CONDITION = {"type": "Progressing", "status": "True", "reason": "x", "message": "needs 1"}
 SHOWN = {
     "name": "a", "phase": "Pending", "suspendedIn": None, "worldSize": 1, "gpus": 1,
-    "gpusMin": None, "devices": 0, "tier": "basic", "quota": None, "locality": "any", "priority": 0,
+    "gpusMin": None, "devices": 0, "tier": "basic", "quota": None, "locality": "any", "rates": [],
+    "slower": None, "priority": 0,
     "minRuntime": 0, "timeLimit": None, "timeLeft": None, "queue": QUEUE,
     "guaranteed": None, "determinism": "D1", "command": ["x"], "settings": {},
     "source": {"file": "", "line": 0, "revision": ""},

@@ -15,7 +15,7 @@ import yaml
 from msgspec.structs import replace
 
 from rankfold import paths
-from rankfold.reconciler.model.desired import Desired, Job, QuotaRule, TierRule
+from rankfold.reconciler.model.desired import Defragmentation, Desired, Job, QuotaRule, TierRule
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import Checkpoint, Record
 from rankfold.reconciler.source import field_rules, spec, yamldoc
@@ -220,6 +220,24 @@ WRONG_POOL_ADDITIONS = {
     "      colour: red": "spec.devices[0].colour: there is no such field",
     "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not implemented yet; only its default",
 }
+
+
+def test_windows_of_defragmentation() -> None:
+    given = '{defragmentation: {windows: ["22:00-06:00", "12:30-24:00"], exempt: [gpt]}}'
+    found = load(POLICY.replace("{}", given)).check().desired.defragmentation
+    assert found == Defragmentation(((1320, 360), (750, 1440)), ("gpt",))
+    assert str(found) == "22:00-06:00, 12:30-24:00; exempt: gpt"
+    late = Defragmentation(((1320, 360),))
+    assert [late.is_open(at) for at in (-1, 0, 359, 360, 1319, 1320)] == [
+        False, True, True, False, False, True,
+    ]  # fmt: skip
+    (empty,) = faults(POLICY.replace("{}", '{defragmentation: {windows: ["06:00-06:00"]}}'))
+    assert "begins when it ends, at 06:00; all day is" in empty
+    (wrong,) = faults(POLICY.replace("{}", '{defragmentation: {windows: ["25:00-06:00"]}}'))
+    assert "spec.defragmentation.windows[0]" in wrong
+    other = POLICY.replace("{}", "{defragmentation: {exempt: [a]}}").replace("default", "other")
+    (found_fault,) = faults(POLICY.replace("{}", given), other)
+    assert "another Policy has 22:00-06:00" in found_fault
 
 
 def test_a_node_is_in_one_domain() -> None:
@@ -606,6 +624,7 @@ FULL: dict[str, Any] = {
             "maxWait": "24h",
             "disturbances": {"premium": 0, "standard": 4, "basic": 12},
             "quotas": {"research": {"devices": 8, "weight": 2.5, "borrow": 4, "lend": 0}},
+            "defragmentation": {"windows": ["22:00-06:00"], "exempt": ["gpt"]},
             "tiers": {
                 "premium": {"fraction": 0.95, "period": "1h"},
                 "standard": {"fraction": 0.7, "period": "10m"},

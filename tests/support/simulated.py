@@ -59,6 +59,7 @@ class Fleet:
     damaged: set[tuple[str, str]] = field(default_factory=set)  # (job, checkpoint)
     restores_fail: bool = False
     rest_save_after: float | None = None  # seconds
+    minute: int = -1  # of the day
     dump_damaged: bool = False
     transitions: set[tuple[str, str]] = field(default_factory=set)  # that jobs took
 
@@ -75,7 +76,8 @@ class Fleet:
             dict(self.transfers),
             self.no_saves,
             self.rest_save_after,
-            self.store_query,
+            store_query=self.store_query,
+            minute=self.minute,
         )
 
     def plan(self) -> planner.Plan:
