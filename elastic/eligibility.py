@@ -164,6 +164,10 @@ def examine(
     model: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], at_most: float
 ) -> Eligibility:
     """See rankfold.elastic.eligible."""
+    if not isinstance(model, torch.nn.Module):
+        raise NotSupported(f"elastic.eligible of a {type(model).__name__}: pass a torch.nn.Module")
+    if not isinstance(at_most, (int, float)) or not at_most > 0:
+        raise NotSupported(f"at_most must be a number above 0, not {at_most!r}")
     if missing := determinism.missing():
         raise NotSupported(f"D2 on this CPU: it has no {' and no '.join(missing)}")
     _check_devices(model)

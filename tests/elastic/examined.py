@@ -32,10 +32,12 @@ assert drawn == (torch.rand(1).item(), random.random())
 assert all(torch.equal(each, before[name]) for name, each in net.state_dict().items())
 linear = nn.Sequential(nn.Embedding(9, 256), nn.Dropout(), nn.Linear(256, 256), nn.ReLU())
 words = elastic.eligible(linear, torch.randint(9, (64,)), at_most=1e9)
-try:
-    elastic.eligible(nn.Linear(4, 4, device="meta"), torch.ones(4))
-except NotSupported as error:
-    refused = str(error)
+refused = []
+for model, at_most in ((nn.Linear(4, 4, device="meta"), 1.0), ("net", 1.0), (nn.Linear(4, 4), "x")):
+    try:
+        elastic.eligible(model, torch.ones(4), at_most=at_most)
+    except NotSupported as error:
+        refused.append(str(error))
 found = {"images": images, "words": words}
 texts = {name: str(each) for name, each in found.items()}
 kinds = {name: {"mixes": each.mixes, **each._asdict()} for name, each in found.items()}

@@ -26,6 +26,9 @@ EDITED = f"{FEATURES}::test_a_run_keeps_the_script_that_it_began_with"
 
 TABLE: Table = {
     "elastic/process.py": {
+        f"{FEATURES}::test_workers_of_a_process_share_one_heap": {
+            "heap-per-worker": ("    _share_memory()\n", ""),
+        },
         EDITED: {
             "script-read-again": (
                 "exec(self._script.code, main.__dict__)",

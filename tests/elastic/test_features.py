@@ -98,6 +98,26 @@ def test_output_of_libraries_and_programs_is_in_the_log_of_its_worker(
         assert errors == [f"ends {rank} {step}" for step in range(4)]
 
 
+def test_workers_of_a_process_share_one_heap(python: Python, tmp_path: Path) -> None:
+    """Memory that one has freed is used by the next. glibc lists its heaps as XML."""
+    script = tmp_path / "heaps.py"
+    script.write_text(
+        "import ctypes, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "kept = torch.ones(1000)\n"
+        "dist.barrier()\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.fopen.restype = ctypes.c_void_p\n"
+        f"file = libc.fopen(b'{tmp_path}/heaps', b'w')\n"
+        "libc.malloc_info(0, ctypes.c_void_p(file))\n"
+        "libc.fclose(ctypes.c_void_p(file))\n"
+        "dist.barrier()\n"
+    )
+    done = python(*RUN, "--processes=1", "--state", tmp_path / "state", script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    assert (tmp_path / "heaps").read_text().count("<heap ") == 1
+
+
 def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
     """Data processes have sockets there, and are killed when the number of processes changes."""
     with tempfile.TemporaryDirectory(prefix="rf-") as temporary:  # sockets need a short path
