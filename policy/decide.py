@@ -17,11 +17,23 @@ def _srtf(fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float) -> dict[s
     return srtf.decide(fleet, jobs, rules, now)
 
 
+def _published(name: str) -> Decide:
+    def decide(fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float) -> dict[str, Decision]:
+        from rankfold.policy import published  # likewise
+
+        scheduler: Decide = getattr(published, name)
+        return scheduler(fleet, jobs, rules, now)
+
+    return decide
+
+
 SCHEDULERS: Mapping[str, Decide] = {
     "fifo": fifo.decide,
     "backfill": partial(fifo.decide, backfill=True),
     "tiers": fifo.decide,  # that of a fleet
     "srtf": _srtf,
+    "las": _published("las"),
+    "optimus": _published("optimus"),
 }
 
 

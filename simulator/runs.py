@@ -20,6 +20,7 @@ from rankfold.simulator.trace import Kind, TraceJob
 from rankfold.simulator.whole import RULES, Decide, Shares, Whole
 
 BUILT_IN = ("fifo", "backfill", "tiers", "srtf")
+PUBLISHED = ("las", "optimus")  # built in, too, for traces of format pollux
 ELASTIC = ("fifo", "backfill", "tiers")  # those that resize elastic jobs, and know tiers
 TICK_S = 60.0
 Policies = Mapping[str, Decide]  # those that are not built in

@@ -38,7 +38,7 @@ from rankfold.simulator.formats import FORMATS, GAVEL, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Action, Result
-from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Policies, Ticks, Trace
+from rankfold.simulator.runs import BUILT_IN, PUBLISHED, TICK_S, Events, Policies, Ticks, Trace
 from rankfold.simulator.table import BadTrace, open_file
 from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
@@ -86,7 +86,9 @@ class Seconds(click.FloatRange):
     metavar="TYPE=N,...",
     help="Instead of --fleet: numbers of devices of several types.",
 )
-@click.option("--scheduler", default="fifo", show_default=True, help=", ".join(BUILT_IN))
+@click.option(
+    "--scheduler", default="fifo", show_default=True, help=", ".join((*BUILT_IN, *PUBLISHED))
+)
 @click.option("--costs", "costs_file", type=click.Path(path_type=Path), help="YAML; else none.")
 @click.option(
     "--format", "form", type=click.Choice([*FORMATS, GAVEL, POLLUX]), help="Default: by header."
@@ -173,12 +175,12 @@ def simulate(
         plugins = {
             name: stack.enter_context(Plugin(name, deadline))
             for name in names
-            if name not in BUILT_IN
+            if name not in (*BUILT_IN, *PUBLISHED)
         }
         policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
         try:
             simulated = _simulated(given, costs, policies)
-            _check_localities(names, simulated)
+            _check_schedulers(names, simulated)
             with _progress(names, simulated.jobs) as progress:
                 results = {name: simulated.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:
@@ -240,8 +242,13 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
     return Events(read(given.trace, kinds, form, folder), kinds, costs, policies, rules)
 
 
-def _check_localities(names: Sequence[str], simulated: Trace) -> None:
-    """Refuse a scheduler that knows no nodes and domains, for jobs with a locality."""
+def _check_schedulers(names: Sequence[str], simulated: Trace) -> None:
+    """Refuse a scheduler that needs what the trace does not have, or that knows no nodes and
+    domains, for jobs with a locality."""
+    for name in names:
+        if name in PUBLISHED and isinstance(simulated, Events):
+            reason = f"{name} is for traces of format pollux, which have nodes and times of steps"
+            raise click.BadParameter(reason, param_hint="--scheduler")
     if "srtf" in names and isinstance(simulated, Events) and simulated.by_node:
         reason = "srtf knows no nodes and domains, and the trace has jobs with a locality"
         raise click.BadParameter(reason, param_hint="--scheduler")
@@ -277,8 +284,8 @@ def _from_state(context: click.Context, place: Path | None) -> int:
 def _schedulers(given: str) -> list[str]:
     names = list(dict.fromkeys(given.split(",")))
     for name in names:
-        if name not in BUILT_IN and name not in installed():
-            known = ", ".join([*BUILT_IN, *installed()])
+        if name not in (*BUILT_IN, *PUBLISHED) and name not in installed():
+            known = ", ".join([*BUILT_IN, *PUBLISHED, *installed()])
             raise click.BadParameter(f"{name!r} is not one of {known}")
     return names
 
