@@ -146,8 +146,9 @@ def _in_turn(
         Lending, fleet.groups, memory, wanted, now, turn.spent, turn.free.places, turn.moved
     )
     turn.line, turn.now, turn.exempt = wanted, now, frozenset(rules.exempt)
+    moved = turn.moved
     for each in wanted:
-        if each.job.name in turn.moved:
+        if moved and each.job.name in moved:
             continue
         lender = turn.lending.lender(each.job.name) if turn.lending else None
         if lender is None:
@@ -695,7 +696,9 @@ class Turn:
         for each in line:
             job = each.job
             if self._may_grow(job, delay, now):
-                groups = self._unit_with(job, self.decisions[job.name].devices or ())
+                groups: tuple[int, ...] | None = job.groups
+                if self.free.places is not None:
+                    groups = self._unit_with(job, self.decisions[job.name].devices or ())
                 if groups is not None:
                     key = (each.alike.precedence[:2], groups)
                     alike.setdefault(key, []).append(job)
