@@ -157,7 +157,7 @@ def _metric(content: bytes, name: str) -> float:
     values = [match[1] for match in found if match]
     if not values:
         raise ValueError(f"has no metric {name}")
-    return _checked(math.fsum(_float(each) for each in values), f"metric {name} must be ")
+    return _checked(math.fsum(_float(each) for each in values), f"must have a metric {name} ")
 
 
 def read(file: str) -> Load:

@@ -140,7 +140,8 @@ def words_of(found: Outlook, name: str) -> str:
 
 
 def effects(new: Collection[str], then: Outlook, now: Outlook, at: float) -> Json:
-    """The changes that new jobs would make. then, now: with them and without; at: wall clock."""
+    """The changes that new jobs would make, as in schemas/forecast.schema.json. then, now: with
+    them and without; at: wall clock."""
     shown = [*new, *(name for name in then.waiting() if name not in new)]
     return {
         "format_version": FORMAT_VERSION,

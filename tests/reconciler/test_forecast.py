@@ -8,11 +8,13 @@ import os
 import signal
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rankfold import paths
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.differences import plan_json, plan_lines
@@ -30,6 +32,7 @@ from support.simulated import Fleet
 
 from .test_ranges import fleet, job, on, wish
 
+VALID = jsonschema.Draft202012Validator(json.loads(paths.schema("forecast").read_text()))
 LIMIT = 10_000
 STEP = 500.0  # of simulated time, between two looks at the fleet
 
@@ -128,6 +131,7 @@ def shown(place: Fleet, new: Job) -> tuple[list[str], Json]:
     after = outlook(then, place.records, place.observed(), place.now)
     data = effects([new.name], after, now, 0.0)
     assert json.loads(json.dumps(data)) == data
+    VALID.validate(data)
     return effect_lines(data), data
 
 
@@ -227,6 +231,7 @@ spec: {command: [sleep, "100"], worldSize: 1, gpus: 1, tier: premium}
 
 def check_effects(rankfold: Rankfold, new: Path) -> None:
     data = json.loads(rankfold("simulate", "-f", str(new), "--from-state", "-o", "json"))
+    VALID.validate(data)
     starts = [(each["name"], each["start"]) for each in data["jobs"]]
     assert starts == [("new", 0), ("later", None)]
     assert data["jobs"][0]["devices"] == ["local/soft-0"]
