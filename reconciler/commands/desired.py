@@ -95,7 +95,8 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     faults += revision.emptied_files(loaded, snap.objects)
     if faults:
         raise InvalidInput(faults)
-    now = desired_of(snap.objects)
+    objects = desired_of(snap.objects)
+    now = structs.replace(snap.desired, pools=objects.pools, jobs=objects.jobs)
     overridden = {o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override}
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     then = structs.replace(then, jobs=_created(then.jobs, now.jobs, clock.now()))

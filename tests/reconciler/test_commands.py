@@ -19,7 +19,7 @@ from rankfold import __version__, criu, paths
 from rankfold.job_limits import DEVICES_MAX
 from rankfold.reconciler.commands.run import check_capacity, run_status
 from rankfold.reconciler.journal.journal import Journal
-from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
+from rankfold.reconciler.model.desired import Defragmentation, Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import too_many_devices
 from rankfold.reconciler.report import doctor
@@ -326,3 +326,21 @@ def test_a_command_in_a_deleted_directory_says_so(tmp_path: Path) -> None:
     done = in_a_shell(script, tmp_path / "gone")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the current directory was deleted" in done.stderr
+
+
+def test_a_plan_compares_the_policy_with_that_of_the_fleet(tmp_path: Path) -> None:
+    spec = '{growthDelay: 0s, defragmentation: {windows: ["22:00-06:00"]}}'
+    policy = f"apiVersion: rankfold/v1alpha1\nkind: Policy\nmetadata: {{name: p}}\nspec: {spec}\n"
+    state, file = tmp_path / "state", tmp_path / "policy.yaml"
+    file.write_text(policy)
+    with Journal(state) as journal:
+        window = Defragmentation(((1320, 360),))
+        desired = Desired(growth_delay_s=0.0, defragmentation=window)
+        journal.accept(desired, {}, f"directory {tmp_path}", "1")
+    plan = ("--state", state, "plan", "-f", file, "--detailed-exitcode")
+    done = rankfold(*plan)
+    assert (done.returncode, done.stdout) == (0, "Nothing to change.\n"), done.stderr
+    file.write_text(policy.replace("06:00", "07:00"))
+    done = rankfold(*plan)
+    assert done.returncode == 2
+    assert "spec.defragmentation: 22:00-06:00 → 22:00-07:00" in done.stdout
