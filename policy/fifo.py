@@ -552,8 +552,9 @@ class Turn:
         if self.free.places is None or job.locality == "any":
             return [_Option(job.groups, groups, own, self.free.count(groups))]
         found = []
+        allowed, every = set(groups), len(groups) == len(job.groups)
         for at, unit in enumerate(self.free.places.units_of(job)):
-            those = [group for group in unit if group in groups]
+            those = unit if every else [group for group in unit if group in allowed]
             its, free = self.free.places.within(own, unit), self.free.count(those)
             missing = max(0, wanted - len(its) - free)
             never = missing > 0 and self._could_have(unit) < wanted
