@@ -19,13 +19,14 @@ import torch.distributed as dist
 from . import context, current, imports, private, streams
 from .errors import NotSupported, Stopped
 from .group import Group
-from .host import Host
+from .host import Host, blocks
 from .progress import Enumerate
 from .stage import Stage
 from .worker import Worker
 
 GLOO = (None, "gloo", "cpu:gloo")
-M_ARENA_MAX = -8  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+LARGEST_IN_HEAP, KEPT_BYTES = 1 << 25, 1 << 30  # the first is glibc's limit
 
 
 class Script(NamedTuple):
@@ -148,16 +149,23 @@ class _Threads:
         return 0
 
 
-def _share_memory() -> None:
+def _share_memory(workers: int) -> None:
     """All threads allocate from one heap. Otherwise glibc gives each worker one of its own: memory
-    that one has freed is not used by the next, which then has new pages and an empty cache."""
+    that one has freed is not used by the next, which then has new pages and an empty cache.
+
+    A worker alone in its process keeps memory that it frees, for its next step. With several, that
+    would cost more memory than it saves time."""
     with contextlib.suppress(AttributeError):  # another libc
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_ARENA_MAX, 1)
+        if workers == 1:
+            libc.mallopt(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
+            libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def work(stage: Stage, script: Script, index: int, rendezvous: Path) -> int:
     """Runs the scripts of process `index`. Returns 0, or the status of the first that failed."""
-    _share_memory()
+    _share_memory(len(blocks(stage.world, stage.processes)[index]))
     sys.argv = [str(script.path), *script.arguments]
     sys.path[0] = str(script.path.resolve().parent)
     imports.keep(script.path.resolve().parent, stage.folder / imports.FOLDER)

@@ -118,6 +118,25 @@ def test_workers_of_a_process_share_one_heap(python: Python, tmp_path: Path) -> 
     assert (tmp_path / "heaps").read_text().count("<heap ") == 1
 
 
+def test_a_worker_alone_in_its_process_keeps_memory_for_its_next_step(
+    python: Python, tmp_path: Path
+) -> None:
+    """Each round uses 84 MB: 20,000 pages, which would be new ones each time."""
+    script = tmp_path / "faults.py"
+    script.write_text(
+        "import resource, torch\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "def work(): return sum(each.sum() for each in [torch.ones(7 << 20) for _ in range(3)])\n"
+        "work(), work()\n"
+        "before = faults()\n"
+        "for _ in range(5): work()\n"
+        "print(faults() - before)\n"
+    )
+    done = python(*RUN, f"--processes={WORLD}", "--state", tmp_path / "state", script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    assert int(output(tmp_path / "state")["rank-0.out"]) < 2000
+
+
 def test_a_run_leaves_no_temporary_files(python: Python, tmp_path: Path) -> None:
     """Data processes have sockets there, and are killed when the number of processes changes."""
     with tempfile.TemporaryDirectory(prefix="rf-") as temporary:  # sockets need a short path
