@@ -97,13 +97,20 @@ class Core:
         found = self.launch(reaches, params, grid, block)
         return {w.at: w.reach for w in found.words} if found else {}
 
+    def bounds(
+        self, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
+    ) -> Any | None:
+        """The struct bound_launch, with arrays of `reaches`. None: it may reach anything."""
+        found = self.ffi.new("struct bound_launch *")
+        shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
+        return found if self.lib.bounds_of(reaches, shape, params, found) else None
+
     def launch(
         self, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
     ) -> Launch | None:
         """None: it may reach anything."""
-        found = self.ffi.new("struct bound_launch *")
-        shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
-        if not self.lib.bounds_of(reaches, shape, params, found):
+        found = self.bounds(reaches, params, grid, block)
+        if found is None:
             return None
         words = [
             Word(

@@ -17,6 +17,9 @@ def launches(copy: Copy) -> Callable[[], None]:
 
     def check() -> None:
         assert not shown(core)
+        test_bounds.test_parameters_that_decide_nothing_do_not_matter(core)
+        for n in (1, 2):
+            test_bounds.test_one_of_two_paths_is_taken(core, n)
 
     return check
 
@@ -114,8 +117,17 @@ TABLE: Table = {
             "numbers-have-no-sign": ("s->bits < 64 && s->sign == PROXY_SIGNED", "false"),
             "the-first-access-alone": ("b->high = b->high > high ? b->high : high;", ""),
             "what-is-anywhere-is-nowhere": ("known &= ~sides_of(reached->use);", "known &= ~0u;"),
+            "all-parameters-decide": ("!n && first_decides(s) &&", "false &&"),
+            "one-empty-path-empties-all": (
+                "\tcase PROXY_STEP_JOIN:\n\tcase PROXY_STEP_LOOP:\n",
+                "",
+            ),
         },
         LISTS: {
+            "all-blocks-are-the-first": (
+                "r->done[n] &= !runs_now(e, n, again);",
+                "r->done[n] &= again;",
+            ),
             "one-block-of-a-list": ("while (!e->failed && next_block(e))", "while (false)"),
             "lists-are-always-known": ("e->lost |= sides_of(reached->use);", ";"),
             "all-words-of-a-list-are-kept": (

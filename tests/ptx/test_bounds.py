@@ -8,6 +8,7 @@ Parameters: `p` and `q` at 0 and 8 are pointers, `m` at 16 is a 64-bit number, `
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from ptx.launches import DEV_BASE, Core, Reach, Span
@@ -706,6 +707,36 @@ def test_launches_are_not_confused(core: Core) -> None:
             params = struct.pack("<QQQII", p, Q, 5, n, 3)
             seen = core.of(sets, reaches, params, (blocks, 1, 1), (threads, 1, 1))[0]
             assert seen.read == Span(0, 4 * min(n, blocks * threads))
+
+
+def test_parameters_that_decide_nothing_do_not_matter(core: Core) -> None:
+    """The kept bounds serve all launches that differ only in what no executed access uses."""
+    rare = "setp.lt.s32 %c, %n, 2; @%c bra done; mul.lo.s32 %i0, %k, %k;" + at("%i0") + "done:"
+    sets = found(at("%x") + rare)
+
+    def kept(n: int, k: int) -> tuple[Any, Span | None]:
+        params = struct.pack("<QQQII", P, Q, 5, n, k)
+        launch = core.bounds(reaches, params, (1, 1, 1), (32, 1, 1))
+        assert launch is not None
+        return launch.words, core.of(sets, reaches, params, (1, 1, 1), (32, 1, 1))[0].read
+
+    with core.loaded(sets, 32) as reaches:
+        first, reach = kept(1, 3)
+        assert reach == Span(0, 128)
+        assert kept(1, 99) == (first, reach)
+        assert kept(2, 99)[1] == Span(0, 4 * 99 * 99 + 4)
+        assert kept(2, 3)[1] == Span(0, 128)
+        assert kept(1, 7) == (first, reach)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_of_two_paths_is_taken(core: Core, n: int) -> None:
+    """A path that is not taken contributes nothing to a range."""
+    many, few = "add.s32 %i0, %k, 1; bra both;", "few: add.s32 %i0, %k, 2;"
+    paths = f"setp.lt.s32 %c, %n, 2; @%c bra few; {many} {few} both:"
+    params = struct.pack("<QQQII", P, Q, 5, n, 40)
+    at_ = 42 if n < 2 else 41
+    assert core.reaches(found(paths + at("%i0")), params)[0].read == Span(4 * at_, 4 * at_ + 4)
 
 
 def test_a_word_that_is_no_address_reaches_nothing_known(core: Core) -> None:

@@ -49,6 +49,7 @@ TABLE: Table = {
                 "if (fallocate(device->memfd,",
                 "if (0 && fallocate(device->memfd,",
             ),
+            "small-pages": ("if (entry->huge ||", "if (true ||"),
             "zeros-are-not-written": ("memset(at, 0, RF_CHUNK_BYTES);", ""),
             "zeros-are-written-each-time": (
                 "RF_CHUNK_BYTES);\n\t\tentry->unzeroed = false;",

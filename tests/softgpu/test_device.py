@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +79,53 @@ def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
         space.chunks.clear()
 
 
+MADV_COLLAPSE, PR_SET_THP_DISABLE, MAP_FIXED = 25, 41, 16
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def huge_pages() -> int:
+    """How many huge pages this process has mapped of the chunks of all devices."""
+    mappings = Path("/proc/self/smaps").read_text().split("rankfold-device")[1:]
+    sizes = [re.search(r"ShmemPmdMapped: *([0-9]+) kB", each) for each in mappings]
+    return sum(int(size[1]) for size in sizes if size) * 1024 // CHUNK
+
+
+def system_makes_huge_pages() -> bool:
+    """Returns whether a memfd's small pages become a huge one on request."""
+    fd = os.memfd_create("probe")
+    os.ftruncate(fd, CHUNK)
+    os.pwrite(fd, b"content", 0)
+    reserved = mmap.mmap(-1, 2 * CHUNK)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(reserved))
+    at = start + -start % CHUNK
+    access, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED
+    assert LIBC.mmap(ctypes.c_void_p(at), CHUNK, access, how, fd, 0) != -1
+    os.close(fd)
+    return int(LIBC.madvise(ctypes.c_void_p(at), CHUNK, MADV_COLLAPSE)) == 0
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_chunks_are_huge_pages_if_the_system_makes_them(refused: bool) -> None:
+    """Their content is the same with small ones, and a device soon requests no more of them."""
+    if not refused and not system_makes_huge_pages():
+        pytest.skip("the system makes no huge pages: Linux before 6.1, or shmem_enabled is deny")
+    chunks = 20
+    values = np.arange(chunks * CHUNK // 4, dtype=np.uint32)
+    LIBC.prctl(PR_SET_THP_DISABLE, int(refused), 0, 0, 0)
+    try:
+        with Device(memory=chunks * CHUNK) as device:
+            space = device.space()
+            at = space.put(values)
+            assert huge_pages() == (0 if refused else chunks)
+            for n, chunk in enumerate(space.chunks):
+                assert device.hal.space_unmap(space.handle, at + n * CHUNK) == 0
+                assert space.map(at + n * CHUNK, chunk) == 0
+            assert (space.read(at, len(values), np.uint32) == values).all()
+            assert huge_pages() == (0 if refused else chunks)
+    finally:
+        LIBC.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
+
+
 @pytest.mark.parametrize("how", ["writable", "read-only", "owned", "let go and taken again"])
 def test_memory_that_held_something_is_taken_as_zeros(how: str) -> None:
     with Device(memory=3 * CHUNK) as device:
@@ -120,8 +170,6 @@ def test_spaces_share_nothing_but_what_is_mapped_twice(device: Device) -> None:
 
 
 def test_host_memory_in_the_window(device: Device, space: Space) -> None:
-    import os
-
     fd = os.memfd_create("arena")
     os.ftruncate(fd, 1 << 16)
     assert device.hal.space_map_host(space.handle, PINNED, fd, 4096, 8192) == 0

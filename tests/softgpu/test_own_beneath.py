@@ -3,6 +3,8 @@ cannot tell, and what a kernel writes there at that moment is not lost."""
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -16,10 +18,11 @@ WATCH = (
     HEAD
     + """
 .visible .entry watch(.param .u64 base, .param .u32 bytes, .param .u64 stop, .param .u64 out)
-{   // counts words that are not 0x5a5a5a5a, until `stop` is set; at out: how many, and rounds
+{   // counts words that are not 0x5a5a5a5a, until `stop`; at out: how many, rounds, has begun
     .reg .b32 %r<6>; .reg .b64 %rd<5>; .reg .pred %p<3>;
     ld.param.u64 %rd0, [base]; ld.param.u32 %r0, [bytes]; ld.param.u64 %rd1, [stop];
     ld.param.u64 %rd2, [out]; mov.u32 %r2, 0; mov.u32 %r5, 0;
+    mov.u32 %r4, 1; st.volatile.global.u32 [%rd2+8], %r4;
 $again:
     mov.u32 %r1, 0;
 $next:
@@ -51,6 +54,11 @@ def own(space: Space, address: int, chunk: int) -> int:
     return int(space.hal.space_own(space.handle, address, chunk))
 
 
+def wait_for_reader(space: Space, out: int) -> None:
+    while not space.read(out + 8, 1, np.uint32)[0]:
+        time.sleep(0.001)
+
+
 def test_a_concurrent_reader_sees_no_difference(kernels: Loader) -> None:
     pages = 6
     watch = kernels.function(kernels.module(WATCH.encode(), 1), "watch")
@@ -58,10 +66,11 @@ def test_a_concurrent_reader_sees_no_difference(kernels: Loader) -> None:
     with Device(workers=2, memory=32 * CHUNK) as device:
         one, two, at = sharing(device, data)
         one.mapped = one.next = at + pages * CHUNK
-        stop, out = one.put(np.zeros(CHUNK, np.uint8)), one.alloc(8)
+        stop, out = one.put(np.zeros(CHUNK, np.uint8)), one.put(np.zeros(3, np.uint32))
         other = device.new_stream()
         work, kept = one.kernel_work(watch, 1, 1, at, pages * CHUNK, stop, out)
         number = device.submit(work, other)
+        wait_for_reader(one, out)
         scratch = device.space()
         for page in range(pages):
             chunk = new_chunk(one)
@@ -79,10 +88,16 @@ def test_a_concurrent_reader_sees_no_difference(kernels: Loader) -> None:
         assert same(two, at, data) and not one.read(at, pages * CHUNK, np.uint8).any()
 
 
-def test_a_concurrent_reader_of_zeros_does_not_see_what_the_chunk_held(kernels: Loader) -> None:
-    pages = 6
-    watch = kernels.function(kernels.module(WATCH.replace("0x5a5a5a5a", "0").encode(), 1), "watch")
-    with Device(workers=2, memory=32 * CHUNK) as device:
+@pytest.mark.parametrize("turn", range(3))
+def test_a_concurrent_reader_of_zeros_does_not_see_what_the_chunk_held(
+    kernels: Loader, turn: int
+) -> None:
+    del turn
+    pages = 48
+    text = WATCH.replace("0x5a5a5a5a", "0")
+    text = text.replace("1028", str(CHUNK // 32 + 4))  # often in each page: zeros are written soon
+    watch = kernels.function(kernels.module(text.encode(), 1), "watch")
+    with Device(workers=2, memory=160 * CHUNK) as device:
         one, _, at = sharing(device, np.zeros(pages * CHUNK, np.uint8))
         one.mapped = one.next = at + pages * CHUNK
         held = device.space()
@@ -93,12 +108,14 @@ def test_a_concurrent_reader_of_zeros_does_not_see_what_the_chunk_held(kernels: 
         taken = [new_chunk(one) for _ in range(pages)]
         assert set(taken) == set(held.chunks)
         held.chunks.clear()
-        stop, out = one.put(np.zeros(CHUNK, np.uint8)), one.alloc(8)
+        stop, out = one.put(np.zeros(CHUNK, np.uint8)), one.put(np.zeros(3, np.uint32))
         other = device.new_stream()
         work, kept = one.kernel_work(watch, 1, 1, at, pages * CHUNK, stop, out)
         number = device.submit(work, other)
+        wait_for_reader(one, out)
         for page in range(pages):
             assert own(one, at + page * CHUNK, taken[page]) == 0
+            time.sleep(0.002)  # lets the reader run, on a busy machine too
         one.write(stop, np.ones(1, np.uint32))
         device.wait(number, other)
         one.check()

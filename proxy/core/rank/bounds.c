@@ -48,6 +48,8 @@ struct reaches {
 	uint8_t *axes;     /* of each step: a mask of the block's coordinates it depends on */
 	uint8_t walked;    /* the coordinates that are taken one by one */
 	struct span *run;  /* results of the steps */
+	bool *done;        /* of each step: its result is known */
+	uint16_t *stack;   /* steps that wait for others' results */
 	uint16_t *indices; /* by offset / ALIGNMENT: index + 1 in `found` */
 	struct bound_word *found;
 	bool *fetched; /* of each of these: through a slot */
@@ -136,6 +138,80 @@ static struct span run_step(struct evaluation *e, const struct proxy_step *s,
 	}
 }
 
+static uint32_t operand_count(const struct proxy_step *s)
+{
+	switch (s->op) {
+	case PROXY_STEP_ANY:
+	case PROXY_STEP_NUMBER:
+	case PROXY_STEP_UP_TO:
+	case PROXY_STEP_PARAMETER:
+	case PROXY_STEP_SPECIAL:
+	case PROXY_STEP_PLACE: return 0;
+	case PROXY_STEP_AS:
+	case PROXY_STEP_FETCH: return 1;
+	case PROXY_STEP_RISING:
+	case PROXY_STEP_FALLING:
+	case PROXY_STEP_LOOP:
+	case PROXY_STEP_TURNS:
+	case PROXY_STEP_STRIDE:
+	case PROXY_STEP_DIVISOR:
+	case PROXY_STEP_PART: return 3;
+	default: return 2;
+	}
+}
+
+/* True if the result is empty when the operand that is run first is. */
+static bool first_decides(const struct proxy_step *s)
+{
+	switch (s->op) {
+	case PROXY_STEP_JOIN:
+	case PROXY_STEP_LOOP:
+	case PROXY_STEP_TURNS:
+	case PROXY_STEP_STRIDE: return false;
+	default: return true;
+	}
+}
+
+/* Finds an operand that has to be run before the step. */
+static bool operand_missing(const struct reaches *r, const struct proxy_step *s, uint16_t *step)
+{
+	const bool condition_first = s->op == PROXY_STEP_IF;
+	const uint16_t operands[3] = {condition_first ? s->b : s->a, condition_first ? s->a : s->b,
+				      s->c};
+	for (uint32_t n = 0; n < operand_count(s); n++) {
+		*step = operands[n];
+		if (!r->done[*step])
+			return true;
+		if (!n && first_decides(s) && span_empty(r->run[*step]))
+			return false;
+	}
+	return false;
+}
+
+/* Runs a step after those it needs. Where an access is not executed, what would be its address is
+ * not needed: so parameters that decide nothing are not taken to decide. PyTorch leaves the unused
+ * dimensions of its tensors as they were on the stack, different at each launch. */
+static struct span result_of(struct evaluation *e, uint32_t step)
+{
+	struct reaches *r = e->r;
+	uint32_t count = 0;
+	r->stack[count++] = (uint16_t)step;
+	while (count) {
+		const uint16_t n = r->stack[count - 1];
+		if (r->done[n]) {
+			count--;
+			continue;
+		}
+		if (operand_missing(r, &r->steps[n], &r->stack[count])) {
+			count++;
+			continue;
+		}
+		r->run[n] = run_step(e, &r->steps[n], r->run);
+		r->done[n] = true;
+	}
+	return r->run[step];
+}
+
 /* ---- checking a function's steps ---- */
 
 static bool step_is_valid(const struct proxy_step *s, uint32_t n, uint32_t param_bytes)
@@ -210,28 +286,6 @@ static void *copy_array(const void *from, uint64_t bytes)
 	return to;
 }
 
-static uint32_t operand_count(const struct proxy_step *s)
-{
-	switch (s->op) {
-	case PROXY_STEP_ANY:
-	case PROXY_STEP_NUMBER:
-	case PROXY_STEP_UP_TO:
-	case PROXY_STEP_PARAMETER:
-	case PROXY_STEP_SPECIAL:
-	case PROXY_STEP_PLACE: return 0;
-	case PROXY_STEP_AS:
-	case PROXY_STEP_FETCH: return 1;
-	case PROXY_STEP_RISING:
-	case PROXY_STEP_FALLING:
-	case PROXY_STEP_LOOP:
-	case PROXY_STEP_TURNS:
-	case PROXY_STEP_STRIDE:
-	case PROXY_STEP_DIVISOR:
-	case PROXY_STEP_PART: return 3;
-	default: return 2;
-	}
-}
-
 /* Those of an address among the parameters, not those of whether it is used. */
 static uint8_t axes_of(const struct reaches *r, uint32_t step)
 {
@@ -270,13 +324,16 @@ static bool allocate_arrays(struct reaches *r, const struct proxy_function *f)
 	r->parts = copy_array(f->parts, f->part_count * sizeof *f->parts);
 	r->axes = calloc(f->step_count + 1, 1);
 	r->run = calloc(f->step_count + 1, sizeof *r->run);
+	r->done = calloc(f->step_count + 1, sizeof *r->done);
+	r->stack = calloc(f->step_count + 1, sizeof *r->stack);
 	r->indices = calloc(f->param_bytes / ALIGNMENT + 1, sizeof *r->indices);
 	r->found = calloc(BOUND_WORDS_MAX, sizeof *r->found);
 	r->fetched = calloc(BOUND_WORDS_MAX, sizeof *r->fetched);
 	r->seen = malloc(f->param_bytes + 1);
 	r->read = malloc(f->param_bytes + 1);
 	return r->steps && r->reached && r->words && r->at && r->slots && r->loads && r->parts &&
-	       r->axes && r->run && r->indices && r->found && r->fetched && r->seen && r->read;
+	       r->axes && r->run && r->done && r->stack && r->indices && r->found && r->fetched &&
+	       r->seen && r->read;
 }
 
 struct reaches *bounds_copy(const struct proxy_function *f, int *error)
@@ -329,6 +386,8 @@ void bounds_free(struct reaches *r)
 	free(r->parts);
 	free(r->axes);
 	free(r->run);
+	free(r->done);
+	free(r->stack);
 	free(r->indices);
 	free(r->found);
 	free(r->fetched);
@@ -379,7 +438,7 @@ static void add_fetched(struct evaluation *e, uint32_t at, const struct proxy_sl
 
 static void add_slot(struct evaluation *e, const struct proxy_slot *s)
 {
-	struct span at = e->r->run[s->step];
+	struct span at = result_of(e, s->step);
 	if (span_empty(at))
 		return;
 	if (is_place(e->r, at, 8) && at.low % ALIGNMENT == 0) {
@@ -396,7 +455,7 @@ static void note_access(struct evaluation *e, const struct proxy_reached *reache
 {
 	const struct reaches *r = e->r;
 	const uint32_t *words = &r->words[reached->first];
-	struct span at = r->run[reached->step];
+	struct span at = result_of(e, reached->step);
 	bool near = at.low > -SPAN_OFFSET_MAX && at.high < SPAN_OFFSET_MAX;
 	bool based = near && at.base && at.base != SPAN_PARAMETERS;
 	uint32_t index = based ? r->indices[(at.base - 1) / ALIGNMENT] : 0;
@@ -424,7 +483,7 @@ static void note_access(struct evaluation *e, const struct proxy_reached *reache
 
 static void note_load(struct evaluation *e, const struct proxy_load *l)
 {
-	struct span at = e->r->run[l->at];
+	struct span at = result_of(e, l->at);
 	if (span_empty(at))
 		return;
 	if (is_place(e->r, at, l->bytes))
@@ -443,8 +502,7 @@ static void one_round(struct evaluation *e, bool again)
 {
 	struct reaches *r = e->r;
 	for (uint32_t n = 0; n < r->step_count; n++)
-		if (runs_now(e, n, again))
-			r->run[n] = run_step(e, &r->steps[n], r->run);
+		r->done[n] &= !runs_now(e, n, again);
 	for (uint32_t n = 0; n < r->slot_count; n++)
 		if (runs_now(e, r->slots[n].step, again))
 			add_slot(e, &r->slots[n]);

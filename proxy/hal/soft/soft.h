@@ -158,6 +158,7 @@ struct hal_stream {
 };
 
 #define SOFT_UNCLEAN_MAX 64u /* free chunks that keep host memory */
+#define SOFT_REFUSED_MAX 16u /* no more huge pages are requested after so many refusals */
 
 struct soft_chunk {
 	/* chunk + 1: next in the free list or in a space's list of copied chunks; 0: the last */
@@ -167,6 +168,7 @@ struct soft_chunk {
 	/* the caller overwrites all of it, so its pages are populated at once */
 	bool overwritten;
 	bool unzeroed; /* to read as zeros, but has old content until it is mapped */
+	bool huge;     /* its host memory is one huge page, unless the system has divided it */
 };
 
 struct hal_device {
@@ -181,6 +183,7 @@ struct hal_device {
 	 * compare-and-swap detects a list that has changed and changed back. */
 	_Atomic uint64_t free;
 	_Atomic uint32_t unclean; /* unclean free chunks, at most SOFT_UNCLEAN_MAX */
+	uint32_t refused;         /* chunks that the system did not make huge */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	/* guarded by the lock, except for reads while spinning */
