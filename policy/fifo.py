@@ -356,7 +356,7 @@ class Turn:
         fewest = fewest_of(job, wanted, sum(self._groups[group].bad for group in option.all))
         free_count = self.free.count(groups)
         there = min(wanted, len(own) + free_count)
-        held = min(wanted, job.placed) if job.on_devices else 0
+        held = min(wanted, job.placed) if job.on_devices and not job.drained else 0
         if there < max(fewest, held):
             self._wait(job, all_own, _too_few(wanted, free_count, self._where(job)), free_count)
             if not self._backfill:  # the first in line is not overtaken
@@ -366,7 +366,9 @@ class Turn:
             return
         if not self._memory_allows(job, there):
             others = self._memory.others(job.name)
-            if job.on_devices:
+            if job.drained and job.on_devices:
+                self._leave_drained(job, free_count)
+            elif job.on_devices:
                 self.stay(job, "memory", free_count, others, there)
             else:
                 self.decisions[job.name] = Decision(
@@ -591,7 +593,9 @@ class Turn:
         disturbs: tuple[Disturbance, ...] = (),
     ) -> None:
         """Decide that a job waits for devices, on those that it has, if any."""
-        if job.on_devices:
+        if job.on_devices and job.drained and not disturbs:
+            self._leave_drained(job, free)
+        elif job.on_devices:
             self.stay(job, "devices", free, reason=reason)
         elif own and self._memory_allows(job, len(own)) and self._unit_with(job, own) is not None:
             # In the middle of a move, another job got the devices: it continues as before.
@@ -601,6 +605,15 @@ class Turn:
         if disturbs:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, disturbs=decision.disturbs + disturbs)
+
+    def _leave_drained(self, job: Job, free: int) -> None:
+        """Decide that a job waits without devices, since too few are left to which it could move;
+        it stays as long as its ranks would need too much host memory."""
+        if self._memory_allows(job, 0):
+            reason = f"{_of_drained(job)}, and too few others are free for it"
+            self.place(job, (), "devices", free, reason=reason)
+        else:
+            self.stay(job, "memory", free, self._memory.others(job.name))
 
     # ---- elastic jobs
 
@@ -771,6 +784,8 @@ class Turn:
         """cause: why its placement changes, if it does; None: as `cause_of` finds."""
         found = cause_of(job, devices)
         cause = found and (cause or found)
+        if cause == "drain":
+            reason = reason or _of_drained(job)
         stops = cause is not None and job.on_devices
         disturbs = (Disturbance(job.name, job.pause),) if stops else ()
         number = len(devices)
@@ -803,6 +818,11 @@ class Turn:
         needed = job.rank_memory and (devices or job.in_memory)
         need = host_need(job.world_size, job.rank_memory, devices) if needed else 0
         self._memory.note(job.name, need)
+
+
+def _of_drained(job: Job) -> str:
+    verb = "is" if job.drained == 1 else "are"
+    return f"{job.drained} of its {count(job.placed, 'device')} {verb} drained"
 
 
 _LITTLE_MEMORY = "its ranks would need too much host memory"
@@ -859,6 +879,8 @@ def cause_of(job: Job, devices: tuple[int, ...]) -> Cause | None:
     """Why a job is placed on these devices, if that changes its placement."""
     if len(devices) == job.placed and (devices == job.own or set(devices) == set(job.own)):
         return None
+    if job.drained and job.wants == "devices":
+        return "drain"
     lost = len(job.own) < min(job.placed, job.devices)
     if job.wants == "devices" and lost:
         return "fault"

@@ -58,7 +58,7 @@ class Group(Struct, frozen=True, gc=False):
     free: positions of devices that may be given to any job, ascending. Those that jobs hold may
         be included: a policy that takes devices from jobs needs them, the others ignore them.
     to_come: how many devices a job could have if all other jobs left, without a person's help.
-    bad: how many devices do not work, and are in no job's placement.
+    bad: how many devices do not work, and are in no job's placement, or are drained.
     members: positions of all its devices, ascending; () if those are the free ones.
     domain, node: where its devices are. Nodes of different domains are different.
     """
@@ -162,6 +162,9 @@ class Job(Struct, frozen=True, gc=False):
         last BUDGET_S at least.
     rates: how fast it was, for each number of devices that has been measured.
     locality: it is placed only on devices of one node, or of one domain.
+    drained: how many of the devices that it is on are drained. It leaves these, also if it has to
+        continue on fewer devices, or wait without any; its minimum run time and the number of its
+        disturbances do not matter.
     basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all.
         These two are not given to a policy: quotas.py and fractions.py set them.
     """
@@ -206,6 +209,7 @@ class Job(Struct, frozen=True, gc=False):
     disturbed: tuple[float, ...] = ()
     rates: tuple[Rate, ...] = ()
     locality: Locality = "any"
+    drained: int = 0
 
 
 class Quota(Struct, frozen=True, gc=False):

@@ -86,6 +86,7 @@ class Device(Struct, frozen=True):
     only_for: str | None = None  # the job for which `run` made a temporary fleet
     domain: PlaceName = ""
     node: PlaceName = ""  # empty: that of all devices of the domain that name none
+    drained: bool = False  # jobs leave it, and none gets it
 
 
 class Pool(Struct, frozen=True):

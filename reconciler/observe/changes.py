@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rankfold.policy.vocabulary import Cause
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
 from rankfold.reconciler.model.recorded import Change, Record
 
-MOVES = "defragmentation"  # cause of moves to as many other devices; they are changes, too
+# Causes of moves to as many other devices; they are changes, too.
+MOVES: tuple[Cause, ...] = ("defragmentation", "drain")
 
 
 def devices_now(record: Record) -> int:
@@ -51,7 +53,7 @@ def decided(
     now = devices_now(record)
     followed = last and is_open(last) and (not last.cause or last.to_gpus == gpus)
     restarts = not now and (last is None or last.to_gpus != 0)
-    if (now == gpus and cause != MOVES) or followed or restarts:
+    if (now == gpus and cause not in MOVES) or followed or restarts:
         return None
     return Change(
         0, record.name, now, gpus, "", wanted_at, epoch=record.epoch, wanted=wanted, cause=cause

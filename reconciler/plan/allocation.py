@@ -53,6 +53,7 @@ class Allocation:
         self.guaranteed: dict[str, policy.Guaranteed | None] = {}
         self.unguaranteed: set[str] = set()
         self.queue: dict[str, int] = {}
+        self._drained = {name for name in index.names if index.is_drained(name)}
         self._bad = [self._bad_of(group) for group in self.groups.all]
         self.fleet = fleet = policy.Fleet(
             tuple(
@@ -180,6 +181,7 @@ class Allocation:
             disturbed=record.disturbed,
             rates=record.rates,
             locality=job.locality,
+            drained=sum(map(self.index.is_drained, devices)) if wants == "devices" else 0,
         )
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:
@@ -195,6 +197,8 @@ class Allocation:
         return found
 
     def _keeps(self, device: str, job: Job, record: Record) -> bool:
+        if self.index.is_drained(device):
+            return False
         if device in self.index.holds[job.name]:  # even if its proxy is slow or to be replaced
             wanted = self.index.devices.get(device)
             return wanted is not None and may_use(wanted, job, record)
@@ -202,11 +206,13 @@ class Allocation:
 
     def _free_of(self, group: Group) -> tuple[int, ...]:
         """Positions of a group's devices that may be given to any job."""
-        names = self.index.names
+        index, names = self.index, self.index.names
         return tuple(
             position
             for position in group.positions
-            if self.index.is_as_described(names[position]) and self.index.is_free(names[position])
+            if index.is_as_described(names[position])
+            and index.is_free(names[position])
+            and not index.is_drained(names[position])
         )
 
     def fleet_to_come(self) -> policy.Fleet:
@@ -220,8 +226,8 @@ class Allocation:
 
     def _to_come(self, group: Group) -> list[int]:
         """Positions of the devices of a group that a job could have if all other jobs left. Devices
-        that do not answer, do not start, or are held by a job to which no request can be sent stay
-        away until a person acts."""
+        that do not answer, do not start, are drained, or are held by a job to which no request can
+        be sent stay away until a person acts."""
         names = self.index.names
         return [
             position
@@ -229,14 +235,17 @@ class Allocation:
             if names[position] not in self._unreachable
             and names[position] not in self.index.observed.failing
             and not self.index.hangs(names[position])
+            and not self.index.is_drained(names[position])
         ]
 
     def _bad_of(self, group: Group) -> list[str]:
-        """Bad devices of a group that no job holds. A bad device that a job still holds is not
-        included before the job has released it."""
-        failing = self.index.observed.failing
-        names = (self.index.names[position] for position in (group.positions if failing else ()))
-        return [n for n in names if n in failing and n not in self.index.held]
+        """Drained devices of a group, and bad ones that no job holds. A bad device that a job still
+        holds is not included before the job has released it."""
+        index, failing = self.index, self.index.observed.failing
+        if not failing and not self._drained:
+            return []
+        names = (index.names[position] for position in group.positions)
+        return [n for n in names if n in self._drained or (n in failing and n not in index.held)]
 
     @functools.cached_property
     def _unreachable(self) -> frozenset[str]:
@@ -292,7 +301,7 @@ class Allocation:
         self.waiting[job.name] = objection
 
     def _bad_for(self, job: Job, record: Record) -> list[str]:
-        """Bad devices that a job could use if they worked."""
+        """Bad and drained devices that a job could use if they worked."""
         return [name for group in self.groups.of_one_kind(job, record) for name in self._bad[group]]
 
     @functools.cached_property
@@ -301,6 +310,10 @@ class Allocation:
         return first_few([device for device in self.index.devices if not self.index.is_up(device)])
 
     def _why_bad(self, bad: list[str]) -> str:
+        if drained := [name for name in bad if name in self._drained]:
+            bad = [name for name in bad if name not in self._drained]
+            words = f"{first_few(drained)} {'is' if len(drained) == 1 else 'are'} drained"
+            return f"{words}, and {self._why_bad(bad)}" if bad else words
         last = f" ({words})" if (words := self.index.observed.failing[bad[0]]) else ""
         ends = "its proxy exits whenever it is" if len(bad) == 1 else "their proxies exit whenever"
         return f"{first_few(bad)} went bad: {ends} started{last}"
@@ -308,9 +321,12 @@ class Allocation:
     def _degraded_condition(self, there: int, job: Job, bad: list[str]) -> Condition:
         message = (
             f"it continues on {there} of {count(job.gpus, 'device')}, because "
-            f"{self._why_bad(bad)}. It returns to {job.gpus} when they are back: repair the "
-            f"bad ones, or set gpus to {there}"
+            f"{self._why_bad(bad)}. It returns to {job.gpus} when they are back: "
         )
+        if all(name in self._drained for name in bad):
+            message += f"take them out of drain, or set gpus to {there}"
+            return Condition("Degraded", "True", "DevicesDrained", message)
+        message += f"repair the bad ones, or set gpus to {there}"
         return Condition("Degraded", "True", "DevicesBad", message)
 
     def _wait_for_devices(
@@ -338,6 +354,10 @@ class Allocation:
         else:
             there = "free for it now" if job.locality == "any" else "most that are free for it"
             message = f"needs {wanted} of {kind}; {there}: {decision.free}"
+            if drained := [
+                n for n in self._bad_for(job, self.index.records[job.name]) if n in self._drained
+            ]:
+                message += f"; drained: {first_few(drained)}"
             reason = "WaitingForDevices"
             if decision.limit:
                 message, reason = f"{message}; {decision.limit}", "BeyondQuota"

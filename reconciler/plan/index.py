@@ -113,6 +113,10 @@ class Index:
         """Whether a job may be placed on a device, free or not."""
         return self.is_as_described(device) and may_use(self.devices[device], job, record)
 
+    def is_drained(self, device: str) -> bool:
+        wanted = self.devices.get(device)
+        return wanted is not None and wanted.drained
+
     # ---- jobs
 
     def on_devices(self, job: str) -> Mapping[str, JobOnDevice]:

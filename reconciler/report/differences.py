@@ -16,6 +16,7 @@ from rankfold.reconciler.report.status import FORMAT_VERSION
 from rankfold.reconciler.source.revision import Difference
 from rankfold.reconciler.wording import count, devices_change
 
+_SHOWN = (*DISTURBING, "drain")  # causes
 SHOWN_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 
 
@@ -39,7 +40,7 @@ def plan_json(
             {
                 "object": d.object,
                 "action": d.action,
-                "disturbs": d.disturbs,
+                "disturbs": d.disturbs or (_drains(d) and "drain" in planned.causes.values()),
                 "fields": [{"field": f, "from": a, "to": b} for f, a, b in d.fields],
                 "note": d.note,
             }
@@ -53,7 +54,7 @@ def plan_json(
         "disturbed": [
             _disturbance(records[name], target, planned, resumes.get(name, {}))
             for name, target in sorted(planned.targets.items())
-            if name in records and planned.causes.get(name) in DISTURBING
+            if name in records and planned.causes.get(name) in _SHOWN
             if records[name].holds()
         ],
         "waiting": [
@@ -63,6 +64,10 @@ def plan_json(
     }
 
 
+def _drains(difference: Difference) -> bool:
+    return any(field == "spec.drain" for field, _, _ in difference.fields)
+
+
 def _waits(each: Json) -> str:
     return f"waits: {each['reason']}; start: {each['words']}"
 
@@ -70,7 +75,7 @@ def _waits(each: Json) -> str:
 def _disturbance(
     record: Record, target: tuple[str, ...], planned: plan.Plan, resumes: Json
 ) -> Json:
-    """How the policy disturbs a job for others, or in order to grow."""
+    """How the policy disturbs a job for others, in order to grow, or for a drained device."""
     return {
         "job": record.name,
         "from": len(set(record.placement)),
@@ -98,7 +103,9 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
             f"{f['field']}: {_value(f['from'])} → {_value(f['to'])}" for f in each["fields"]
         )
         text = "; ".join(part for part in (changed, each["note"]) if part)
-        if each["disturbs"]:
+        if each["disturbs"] and not each["object"].startswith("Job/"):
+            text += " — disturbs jobs: they pause or wait, no step is lost"
+        elif each["disturbs"]:
             text += " — disturbs the job: it pauses for a moment, no step is lost"
         head = f"{each['action']} {each['object']}"
         lines.append(

@@ -402,6 +402,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
             "used": observed.used if observed else 0,
             "ranks": snap.ranks_on.get(name, []),
             "state": _device_state(observed, device is not None, ending),
+            "drain": _drain(snap, name) if device and device.drained else None,
             "swap": observed.swap if observed else 0,
             "shares": observed.shares if observed else None,
             "counters": dict(observed.counters) if observed else {},
@@ -411,6 +412,12 @@ def devices_status(snap: Snapshot) -> list[Json]:
             entry["message"] = message
         entries.append(entry)
     return entries
+
+
+def _drain(snap: Snapshot, device: str) -> str:
+    """Whether a device that is drained is empty."""
+    used = any(device in record.holds() for record in snap.records.values())
+    return "draining" if used or snap.ranks_on.get(device) else "drained"
 
 
 def _device_message(

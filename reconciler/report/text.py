@@ -63,7 +63,7 @@ def device_rows(data: Json) -> list[tuple[str, ...]]:
     return [
         (
             d["name"],
-            d["state"],
+            ", ".join(filter(None, (d["state"], d["drain"]))),
             f"{size(d['used'])} of {size(d['memory'])}",
             *(["/".join(filter(None, (d["domain"], d["node"])))] if placed else ()),
             " ".join(d["ranks"]),

@@ -259,6 +259,9 @@ def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
         was, now = ([_shown(getattr(d, attribute)) for d in p.devices] for p in (old, new))
         if (set(was) != set(now)) if more else (was != now):
             changes.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
+    was, now = ([d.name for d in p.devices if d.drained] for p in (old, new))
+    if was != now:
+        changes.append(("spec.drain", was, now))
     return tuple(changes)
 
 

@@ -9,6 +9,7 @@ express across fields and files; field_rules.py has what concerns one field.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -524,11 +525,39 @@ class _Reader:
                         node=node,
                     )
                 )
-        pool = Pool(name, tuple(devices))
+        drained = self._drained(file, doc, devices)
+        pool = Pool(
+            name,
+            tuple(
+                msgspec.structs.replace(d, drained=True) if d.name in drained else d
+                for d in devices
+            ),
+        )
         if reason := not_kept(pool):
             self.fault(file, doc, ("spec",), reason)
             self.broken_pool = True
         self.pools.setdefault(name, pool)
+
+    def _drained(self, file: str, doc: yamldoc.Document, devices: list[Device]) -> set[str]:
+        """The devices of a pool that are drained: each is given by its name, or with its node."""
+        drained: set[str] = set()
+        given: set[str] = set()
+        for at, entry in enumerate(doc.value["spec"].get("drain", ())):
+            those = {d.name for d in devices if entry in (d.name, d.node)}
+            reason = ""
+            if entry in given:
+                reason = f"{entry} is given twice; remove one"
+            elif not those:
+                pool = doc.value["metadata"]["name"]
+                near = difflib.get_close_matches(entry, [d.name for d in devices], 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                reason = f"pool {pool} has no device or node {yamldoc.excerpt(entry)}{hint}"
+            if reason:
+                self.fault(file, doc, ("spec", "drain", at), reason)
+                self.broken_pool = True
+            given.add(entry)
+            drained |= those
+        return drained
 
     def _job(self, file: str, doc: yamldoc.Document) -> None:
         before, spec = len(self.faults), doc.value["spec"]

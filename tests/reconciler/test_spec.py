@@ -218,7 +218,14 @@ WRONG_POOL_ADDITIONS = {
     "      node: Rack 1": '"Rack 1" is invalid. Node in which the devices are',
     "      domain: 7": "spec.devices[0].domain: must be a text",
     "      colour: red": "spec.devices[0].colour: there is no such field",
-    "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not implemented yet; only its default",
+    "  drain: [local/soft-4]": "0.yaml:9: spec.drain[0]: pool local has no device or node "
+    "local/soft-4; did you mean local/soft-",
+    "  drain:\n    - local/soft-0\n    - rack": "0.yaml:11: spec.drain[1]: pool local has no "
+    "device or node rack",
+    "  drain:\n    - local/soft-0\n    - local/soft-0": "0.yaml:11: spec.drain[1]: local/soft-0 is "
+    "given twice; remove one",
+    '  drain: [""]': "0.yaml:9: spec.drain[0]: must not be empty",
+    "  drain: local/soft-0": "spec.drain: must be a list",
 }
 
 
@@ -248,6 +255,18 @@ def test_a_node_is_in_one_domain() -> None:
     assert found == f"1.yaml:9: spec.devices[0].node: {reason}"
     devices = load(pool).check().desired.devices()
     assert (devices["local/soft-1"].domain, devices["local/soft-1"].node) == ("d1", "a")
+
+
+def test_devices_and_nodes_that_are_drained() -> None:
+    pool = POOL.replace("count: 4", "count: 2\n      node: a") + "    - {type: soft, count: 3}\n"
+
+    def drained(text: str) -> list[str]:
+        return [n for n, d in load(text).check().desired.devices().items() if d.drained]
+
+    assert drained(pool) == drained(pool + "  drain: []\n") == []
+    found = drained(pool + "  drain: [local/soft-4, a]\n")
+    assert found == ["local/soft-0", "local/soft-1", "local/soft-4"]
+    assert drained(pool + "  drain: [a, local/soft-4, local/soft-0]\n") == found
 
 
 def test_a_job_that_fits_no_node_or_domain() -> None:
@@ -593,7 +612,7 @@ FULL: dict[str, Any] = {
                     "node": "a",
                 }
             ],
-            "drain": [],
+            "drain": ["local/soft-0", "a"],
         },
     },
     "Service": {

@@ -31,6 +31,7 @@ class World:
             first += size
         self.places: list[tuple[str, str]] = []  # domain and node of each group, if they are known
         self.jobs: dict[str, Job] = {}
+        self.drained: frozenset[int] = frozenset()  # positions
         self.now = 0.0
 
     def __repr__(self) -> str:
@@ -50,9 +51,9 @@ class World:
         held = {position for each in self.jobs.values() for position in each.own}
         groups = (
             Group(
-                tuple(position for position in each if position not in held),
-                len(each),
-                0,
+                tuple(at for at in each if at not in held and at not in self.drained),
+                len(each) - len(self.drained.intersection(each)),
+                len(self.drained.intersection(each)),
                 each,
                 *(self.places[number] if self.places else ()),
             )
@@ -61,7 +62,15 @@ class World:
         return Fleet(tuple(groups), self.host_memory)
 
     def decide(self) -> dict[str, Decision]:
-        return decide(self.fleet(), self.jobs.values(), self.rules, self.now)
+        jobs = [self._seen(each) for each in self.jobs.values()]
+        return decide(self.fleet(), jobs, self.rules, self.now)
+
+    def _seen(self, job: Job) -> Job:
+        """A job as the policy gets it: of its own devices, those that it may keep."""
+        if self.drained.isdisjoint(job.own):
+            return job
+        own = tuple(at for at in job.own if at not in self.drained)
+        return replace(job, own=own, drained=len(job.own) - len(own))
 
     def turn(self) -> bool:
         """Whether something changed."""
