@@ -62,7 +62,7 @@ def test_a_job_moves_and_the_device_returns_to_service() -> None:
     place.converge()
     assert on(place) == [1, 2] and place.records["a"].restarts == 0
     assert place.plan().converged == {"a"} and place.plan().fleet_ready
-    assert not place.jobs_on("local/soft-0"), "it is empty, and its proxy goes on"
+    assert not place.jobs_on("local/soft-0"), "it is empty"
     drain(place, 0, 1)
     place.converge()
     assert on(place) == [2]
