@@ -125,7 +125,7 @@ TABLE: Table = {
     },
     "reconciler/observe/changes.py": {
         f"{FIGURES}::test_a_move_to_as_many_other_devices_is_a_change": {
-            "moves-are-no-changes": ("(now == gpus and cause != MOVES)", "now == gpus"),
+            "moves-are-no-changes": ("(now == gpus and cause not in MOVES)", "now == gpus"),
             "moves-are-withdrawn": ("stays = not elsewhere", "pass"),
         },
     },

@@ -205,7 +205,9 @@ def test_no_job_ends_on_a_drained_device(data: st.DataObject) -> None:
     free = len(world.fleet().groups[0].free) if len(world.members) == 1 else 0
     for each in world.jobs.values():
         least = each.devices if each.guarantee is None else max(1, each.guarantee)
-        assert each.own or each.locality != "any" or least > free, "it waits beside free devices"
+        assert each.own or each.locality != "any" or least > free, (
+            "it waits although enough are free"
+        )
 
 
 @given(st.data())

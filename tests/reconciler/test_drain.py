@@ -87,7 +87,7 @@ def test_a_job_whose_bits_depend_on_its_number_waits() -> None:
     assert on(place) == [0, 1] and place.records["a"].restarts == 0
 
 
-def test_bad_and_drained_devices_are_told_apart() -> None:
+def test_bad_and_drained_devices_have_different_messages() -> None:
     place = fleet(3, job("a", 3, 3))
     place.failing = frozenset({"local/soft-0"})
     place.lose("local/soft-0")
