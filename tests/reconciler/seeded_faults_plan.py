@@ -187,11 +187,11 @@ TABLE: Table = {
             ),
         },
         ("tests/reconciler/test_fewer.py::test_a_device_kept_by_an_unresponsive_job_is_not_bad"): {
-            "others-losses-count": ("n in failing and n not in self.index.held", "n in failing"),
+            "others-losses-count": ("n in failing and n not in index.held", "n in failing"),
         },
         "tests/reconciler/test_fewer.py::test_a_device_that_hangs_is_not_bad": {
             "hung-is-bad": (
-                "n in failing and n not in self.index.held",
+                "n in failing and n not in index.held",
                 "not self.index.is_up(n) and n not in self.index.held",
             ),
         },
