@@ -301,6 +301,11 @@ class Turn:
         if not own and not job.on_devices:
             self._start(wanting)
             return
+        if job.drained and job.on_devices and (units := self._coming(job, own)):
+            reason = f"{_of_drained(job)}; others for it are being started"
+            self.stay(job, "devices", self.free.count(job.groups), reason=reason)
+            self._claim(list(chain.from_iterable(units)), wanting.alike.precedence)
+            return
         if enough and self.free.places is not None and job.locality != "any":
             enough = self._unit_with(job, own) is not None
         if not (enough and self._memory_allows(job, number)):
@@ -605,6 +610,21 @@ class Turn:
         if disturbs:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, disturbs=decision.disturbs + disturbs)
+
+    def _coming(self, job: Job, own: Sequence[int]) -> list[Sequence[int]]:
+        """Nodes or domains, or all groups of a job, in which it will soon have as many devices as
+        it is on; none if it can have them now."""
+        found: list[Sequence[int]] = []
+        for unit in self._units(job):
+            its = own
+            if self.free.places is not None and job.locality != "any":
+                its = self.free.places.within(own, unit)
+            lacks = min(job.placed, job.devices) - len(its) - self.free.count(unit)
+            if lacks <= 0:
+                return []
+            if lacks <= sum(self._groups[group].coming for group in unit):
+                found.append(unit)
+        return found
 
     def _leave_drained(self, job: Job, free: int) -> None:
         """Decide that a job waits without devices, since too few are left to which it could move;

@@ -59,6 +59,8 @@ class Group(Struct, frozen=True, gc=False):
         be included: a policy that takes devices from jobs needs them, the others ignore them.
     to_come: how many devices a job could have if all other jobs left, without a person's help.
     bad: how many devices do not work, and are in no job's placement, or are drained.
+    coming: how many devices will be free soon, such as those that are being started; 0 if no device
+        is drained.
     members: positions of all its devices, ascending; () if those are the free ones.
     domain, node: where its devices are. Nodes of different domains are different.
     """
@@ -69,6 +71,7 @@ class Group(Struct, frozen=True, gc=False):
     members: tuple[int, ...] = ()
     domain: str = ""
     node: str = ""
+    coming: int = 0
 
 
 class Fleet(Struct, frozen=True):

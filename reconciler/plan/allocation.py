@@ -64,6 +64,7 @@ class Allocation:
                     tuple(group.positions),
                     group.device.domain,
                     group.device.node,
+                    self._coming(group) if self._drained else 0,
                 )
                 for group, bad in zip(self.groups.all, self._bad, strict=True)
             ),
@@ -237,6 +238,15 @@ class Allocation:
             and not self.index.hangs(names[position])
             and not self.index.is_drained(names[position])
         ]
+
+    def _coming(self, group: Group) -> int:
+        """How many devices of a group no job has, and are not free yet."""
+        names, free = self.index.names, set(self._free_of(group))
+        placed = {device for each in self.index.records.values() for device in each.placement}
+        return sum(
+            position not in free and names[position] not in placed
+            for position in self._to_come(group)
+        )
 
     def _bad_of(self, group: Group) -> list[str]:
         """Drained devices of a group, and bad ones that no job holds. A bad device that a job still

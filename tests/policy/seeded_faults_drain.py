@@ -22,7 +22,7 @@ TABLE: Table = {
             "drained-jobs-exceed-host-memory": ("if self._memory_allows(job, 0):\n", "if True:\n"),
         },
         f"{DRAIN}::test_a_lower_tier_makes_way_and_a_protected_one_does_not": {
-            "drained-jobs-wait-for-nobody": ("job.drained and not disturbs:", "job.drained:"),
+            "drained-jobs-wait-for-no-other": ("job.drained and not disturbs:", "job.drained:"),
         },
     },
     "reconciler/plan/allocation.py": {
@@ -31,6 +31,9 @@ TABLE: Table = {
                 "            and not index.is_drained(names[position])\n",
                 "",
             ),
+        },
+        f"{PLANNED}::test_a_job_waits_on_its_devices_while_others_are_started": {
+            "started-devices-forgotten": ("self._coming(group) if self._drained else 0", "0"),
         },
         f"{PLANNED}::test_a_job_moves_and_the_device_returns_to_service": {
             "drained-devices-are-kept": (

@@ -106,6 +106,23 @@ def test_a_new_job_gets_no_drained_device() -> None:
     assert on(place) == [1] and "b" not in place.records
 
 
+def test_a_job_waits_on_its_devices_while_others_are_started() -> None:
+    """It moves once, to as many as it has."""
+    place = fleet(2, job("a", 2, 2))
+    place.desired = replace(place.desired, pools={"local": pool(4, 0, 1)})
+    planned = place.turn()
+    assert planned.targets["a"] == ("local/soft-0", "local/soft-1") and not planned.causes
+    (waits,) = (c for c in planned.conditions["a"] if c.reason == "WaitingForProxies")
+    assert "not up yet: local/soft-2" in waits.message
+    place.converge()
+    assert on(place) == [2, 3] and place.records["a"].epoch == 2
+    place.failing = frozenset({"local/soft-0"})
+    place.lose("local/soft-0")
+    drain(place, 2, 3)
+    place.converge()
+    assert on(place) == [1], "no job waits for a bad device"
+
+
 def test_a_plan_says_whom_a_drain_disturbs() -> None:
     place = fleet(3, job("a", 1, 1), job("b", 2, 2, 1.0))
     old = place.desired
@@ -162,3 +179,15 @@ def test_no_job_stays_on_a_drained_device(data: st.DataObject) -> None:
         assert not drained.intersection(record.placement), record.name
         assert record.restarts == 0
     assert not any(place.jobs_on(name) for name in drained)
+
+
+@pytest.mark.parametrize("least", [None, 1])
+def test_a_job_without_host_memory_stays_and_says_so(least: int | None) -> None:
+    place = fleet(2, job("a", 2, 2, gpus_min=least), host_memory=1)
+    drain(place, 0, 1)
+    place.converge()
+    assert on(place) == [0, 1]
+    assert "suspended may need 2 GiB of host memory" in conditions(place)["HostMemory"]
+    place.host_memory = 1 << 40
+    place.converge()
+    assert on(place) == [] and not any(map(place.jobs_on, place.devices))
