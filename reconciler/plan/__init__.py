@@ -47,6 +47,8 @@ class Plan(Struct, frozen=True):
     converged: jobs that are as desired.
     degraded: jobs that run as well as they can, on fewer devices than desired.
     causes: why the policy changes the devices of jobs; reasons: the same for people.
+    draining: jobs that leave drained devices when others have made way: to how many devices, and
+        why.
     guaranteed: changes of `Record.guaranteed`: jobs to which a fraction is guaranteed from now on,
         or no longer.
     queue: the place of each job that waits without devices, 1 for the first.
@@ -60,6 +62,7 @@ class Plan(Struct, frozen=True):
     degraded: frozenset[str] = frozenset()
     causes: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    draining: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     guaranteed: Mapping[str, Guaranteed | None] = field(default_factory=dict)
     queue: Mapping[str, int] = field(default_factory=dict)
     grants: Mapping[str, float] = field(default_factory=dict)
@@ -101,6 +104,7 @@ def plan(
         frozenset(steps.degraded - in_flight),
         {name: purpose.split("/")[1] for name, purpose in allocation.purposes.items()},
         allocation.reasons,
+        allocation.draining,
         allocation.guaranteed,
         allocation.queue,
         allocation.grants,

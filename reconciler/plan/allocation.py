@@ -34,6 +34,8 @@ class Allocation:
     degraded: the same, for a job that continues with fewer devices meanwhile.
     purposes: tier, cause and quota of each new placement, as in `Record.usage`.
     reasons: why the number of a job's devices changes, unless its spec says so.
+    draining: jobs that leave drained devices when others have made way: to how many devices, and
+        why.
     guaranteed: changes of `Record.guaranteed`.
     grants: changes of `Record.granted_at`.
     queue: the place of each job that waits without devices, 1 for the first.
@@ -50,6 +52,7 @@ class Allocation:
         self.degraded: dict[str, Condition] = {}
         self.purposes: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
+        self.draining: dict[str, tuple[int, str]] = {}
         self.guaranteed: dict[str, policy.Guaranteed | None] = {}
         self.unguaranteed: set[str] = set()
         self.queue: dict[str, int] = {}
@@ -270,6 +273,8 @@ class Allocation:
             self.queue[job.name] = decision.position
         if decision.stays:
             self._set_target(job, record, record.placement)
+            if decision.disturbs and any(map(self.index.is_drained, record.placement)):
+                self.draining[job.name] = (job.least, f"drain: {decision.reason}")
         elif decision.devices == ():
             self._set_target(job, record, ())
         elif decision.devices is not None:

@@ -33,6 +33,7 @@ def plan_json(
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
     }
+    drains = {*planned.draining, *(n for n, cause in planned.causes.items() if cause == "drain")}
     return {
         "format_version": FORMAT_VERSION,
         "revision": revision,
@@ -40,7 +41,7 @@ def plan_json(
             {
                 "object": d.object,
                 "action": d.action,
-                "disturbs": d.disturbs or (_drains(d) and "drain" in planned.causes.values()),
+                "disturbs": d.disturbs or (_drains(d) and bool(drains)),
                 "fields": [{"field": f, "from": a, "to": b} for f, a, b in d.fields],
                 "note": d.note,
             }
@@ -54,7 +55,8 @@ def plan_json(
         "disturbed": [
             _disturbance(records[name], target, planned, resumes.get(name, {}))
             for name, target in sorted(planned.targets.items())
-            if name in records and planned.causes.get(name) in _SHOWN
+            if name in records
+            if planned.causes.get(name) in _SHOWN or name in planned.draining
             if records[name].holds()
         ],
         "waiting": [
@@ -76,12 +78,17 @@ def _disturbance(
     record: Record, target: tuple[str, ...], planned: plan.Plan, resumes: Json
 ) -> Json:
     """How the policy disturbs a job for others, in order to grow, or for a drained device."""
+    cause, reason = planned.causes.get(record.name), planned.reasons.get(record.name, "")
+    number = len(set(target))
+    if record.name in planned.draining:
+        cause = "drain"
+        number, reason = planned.draining[record.name]
     return {
         "job": record.name,
         "from": len(set(record.placement)),
-        "to": len(set(target)),
-        "cause": planned.causes[record.name],
-        "reason": planned.reasons.get(record.name, ""),
+        "to": number,
+        "cause": cause,
+        "reason": reason,
         "seconds": round(record.pause_s, 3) or None,
         "resumes": None if target else resumes.get("start"),
         "message": "" if target else resumes.get("words", ""),

@@ -63,7 +63,7 @@ TABLE: Table = {
     },
     "reconciler/report/differences.py": {
         f"{QUEUE}::test_a_plan_names_the_jobs_that_others_disturb": {
-            "moves-are-not-reported": ("planned.causes.get(name) in _SHOWN", "False"),
+            "moves-are-not-reported": ("planned.causes.get(name) in _SHOWN or", ""),
             "pauses-are-not-reported": ("round(record.pause_s, 3) or None", "None"),
         },
     },

@@ -145,6 +145,20 @@ def test_a_plan_says_whom_a_drain_disturbs() -> None:
     assert any(line.startswith("! Job/b: ") and "(drain: " in line for line in lines)
 
 
+def test_a_plan_names_a_job_that_leaves_when_another_has_made_way() -> None:
+    place = fleet(2, job("a", 1, 1), job("low", 1, 1, 1.0, tier="basic"))
+    old = place.desired
+    drain(place, 0)
+    found = differences(old, place.desired, place.records)
+    lines = plan_lines(plan_json(found, place.plan(), "r", place.records))
+    assert lines[1] == (
+        "! Job/a: moves, on 1 device as before (drain: needs 1 device; waits until these jobs give "
+        "up some: low)"
+    )
+    assert lines[2].startswith("! Job/low: 1 → 0 devices (tier: gives up 1 device for a (standard)")
+    assert lines[3] == "1 change; 1 disturbs a job."
+
+
 @settings(deadline=None)
 @given(st.data())
 @pytest.mark.slow
