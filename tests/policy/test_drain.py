@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankfold.policy.decide import decide
+from rankfold.policy.lending import least_of
 from rankfold.policy.vocabulary import TIERS, Job
 from support.decided import World, job
 
@@ -202,12 +203,12 @@ def test_no_job_ends_on_a_drained_device(data: st.DataObject) -> None:
     assert not any(world.drained.intersection(each.own) for each in world.jobs.values())
     world.drained = frozenset()
     world.settle()
-    free = len(world.fleet().groups[0].free) if len(world.members) == 1 else 0
-    for each in world.jobs.values():
-        least = each.devices if each.guarantee is None else max(1, each.guarantee)
-        assert each.own or each.locality != "any" or least > free, (
-            "it waits although enough are free"
-        )
+    least = {name: least_of(each) for name, each in world.jobs.items()}
+    if len(world.members) > 1 or any(0 < world.own[name] < least[name] for name in least):
+        return
+    free = len(world.fleet().groups[0].free)
+    for name, decision in world.decide().items():
+        assert decision.position != 1 or least[name] > free, "it waits although enough are free"
 
 
 @given(st.data())
