@@ -51,6 +51,7 @@ from support.leaks import State, Watch
 HOLDING = ("joining", "running", "stopping", "cut", "failed")
 LOOK_S = 0.004
 LONGEST_S = 120.0
+LONGEST_STEP_S = 1.0
 TRAINING, REPLICA = "gpt", "web-0"
 STEPS_BETWEEN = 3
 OBJECTS = """\
@@ -207,6 +208,7 @@ def _started(place: Place) -> bool:
 
 def undisturbed(place: Place, steps: int) -> list[str]:
     """The losses of the same job, on two devices from its beginning to its end."""
+    place.rankfold.deadline_s = LONGEST_S + steps * LONGEST_STEP_S
     place.rankfold(
         "run", "--world-size", "2", "--gpus", "2", "--name", "plain", "--", *command(steps)
     )
