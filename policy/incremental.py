@@ -247,8 +247,12 @@ def _ascending(ranks: Mapping[str, Rank]) -> list[tuple[Rank, str]]:
     return sorted((rank, name) for name, rank in ranks.items())
 
 
+BACKFILL = {"fifo": False, "tiers": False, "backfill": True}
+INCREMENTAL = (*BACKFILL, "srtf")
+
+
 def incremental(fleet: Fleet, rules: Rules) -> Incremental:
-    """The scheduler of the rules. Raises KeyError if it is not built in."""
+    """The scheduler of the rules. Raises KeyError if it is not one of `INCREMENTAL`."""
     if rules.scheduler == "srtf":
         return Shortest(fleet, rules)
-    return Queue(fleet, rules, {"fifo": False, "tiers": False, "backfill": True}[rules.scheduler])
+    return Queue(fleet, rules, BACKFILL[rules.scheduler])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rankfold.policy.decide import SCHEDULERS, decide
-from rankfold.policy.incremental import incremental
+from rankfold.policy.decide import decide
+from rankfold.policy.incremental import INCREMENTAL, incremental
 from rankfold.policy.ranked import LENGTH_MAX, Ranked
 from rankfold.policy.vocabulary import Fleet, Group, Job, Rules
 
@@ -97,7 +97,7 @@ class Followed:
                 self.fast.expect(job.name, left, now)
 
 
-@pytest.mark.parametrize("scheduler", sorted(SCHEDULERS))
+@pytest.mark.parametrize("scheduler", INCREMENTAL)
 @given(case=histories())
 def test_they_decide_the_same(
     scheduler: str,
