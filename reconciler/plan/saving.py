@@ -68,6 +68,8 @@ def unknown(index: Index, job: Job, record: Record, now: float) -> bool:
         return False
     if 0 <= now - record.placed_since < LOOK_AFTER_S:
         return False
+    if any(each.state != "running" for each in index.ranks(job.name).values()):
+        return False  # one has exited, and the others may follow
     if record.obstacle_checked != record.incarnation:
         return True
     return bool(record.save_obstacle) and not 0 <= now - record.obstacle_checked_at < LOOK_AGAIN_S

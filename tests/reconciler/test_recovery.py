@@ -457,6 +457,14 @@ def test_it_is_looked_at_once_and_again_while_there_is_something() -> None:
     assert place.looks == 2 and "CannotBeSaved" not in conditions(place)
 
 
+def test_a_job_with_an_exited_rank_is_not_looked_at() -> None:
+    place = fleet(job())
+    turns(place, 5)
+    place.exit("a", 1, 0)
+    turns(place, 200)
+    assert place.looks == 0
+
+
 def test_another_incarnation_is_looked_at_anew() -> None:
     place = fleet(job())
     place.save_obstacle = "rank 1: process 10 (python) uses io_uring"
