@@ -68,6 +68,7 @@ class Daemon:
         if cancel:
             self.requests.cancel_live()
         self.server.after(0, self._turn)
+        self.server.after(0, self._follow_loads)
         self.server.after(retention.MORE_S, self._forget)
         self.server.after(STABLE_AFTER_S, self.claim.stable)
         self._record_time()
@@ -104,6 +105,12 @@ class Daemon:
         else:
             self.claim.trouble(None, self.journal)
         self.server.after(wait, self._turn)
+
+    def _follow_loads(self) -> None:
+        """Begin a turn soon after a load has changed: turns that find nothing new are rare."""
+        if self.loop.services.changed():
+            self.server.expedite(self._turn)
+        self.server.after(self.loop.services.follow_s(), self._follow_loads)
 
     def _record_time(self) -> None:
         with contextlib.suppress(OSError):  # the disk may be full

@@ -8,8 +8,10 @@ from rankfold.policy.serving import Replicas, bounded, needed, scaled
 from rankfold.reconciler import clock
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Desired, Service
-from rankfold.reconciler.observe.loads import Load, Loads
+from rankfold.reconciler.observe.loads import EVERY_S, Load, Loads
 from rankfold.reconciler.wording import count
+
+AT_REST_S = 1.0
 
 
 def services_of(desired: Desired) -> dict[str, Service]:
@@ -26,6 +28,15 @@ class Services:
 
     def __init__(self, journal: Journal):
         self._journal, self._loads = journal, Loads()
+        self._used: dict[str, Load] = {}  # by the last update
+
+    def changed(self) -> bool:
+        """Whether a load has changed since the last update."""
+        return bool(self._used) and self._loads.of(self._used) != self._used
+
+    def follow_s(self) -> float:
+        """Seconds until `changed` should be asked again."""
+        return EVERY_S if self._used else AT_REST_S
 
     def update(self) -> None:
         """Follow the loads. A service whose load is not known keeps its replicas. Raises
@@ -36,8 +47,9 @@ class Services:
         }
         before: dict[str, Replicas] = journal.get("replicas", {})
         if not services and not before:
+            self._used = {}
             return
-        loads = self._loads.of(each.load for each in services.values())
+        loads = self._used = self._loads.of(each.load for each in services.values())
         now = {
             name: found
             for name, each in services.items()

@@ -338,6 +338,21 @@ def test_the_number_of_replicas_follows_the_load(followed: Followed) -> None:
     ]
 
 
+def test_a_changed_load_is_noticed_before_the_next_turn(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Given()
+    services = Services(followed[0])
+    monkeypatch.setattr(services, "_loads", found)
+    assert not services.changed() and services.follow_s() == 1.0, "no update has asked yet"
+    services.update()
+    assert not services.changed() and services.follow_s() == 0.1
+    found.load = Load(101)
+    assert services.changed()
+    services.update()
+    assert not services.changed()
+
+
 def test_a_load_that_cannot_be_read_changes_nothing(followed: Followed) -> None:
     journal, follow = followed
     follow(Load(60))
