@@ -166,7 +166,7 @@ endif
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-slice: native cuda criu ## run some of the slow tests, others for each commit
 	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs and not torch" --slice "$(WORD)" \
-		--slice-seconds 100 $(TESTS)
+		--slice-seconds 60 $(TESTS)
 
 # BENCH_ARGS=--quick only shows that it works. Writes build/bench/NAME.json, see docs/benchmarks.md.
 .PHONY: bench-dispatch
