@@ -150,7 +150,7 @@ test-slow: native cuda criu ## run the slow tests
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
 # restarted on one device, some operators, and the elastic runtime without the longest tests.
 test-torch: TORCH_TESTS = $(if $(T),$(or $(wildcard $(foreach room,pytorch elastic,tests/$(room)/$(T:.py=).py)),$(error no tests/pytorch/$(T).py)),tests/pytorch tests/elastic)
-test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing or elastic and not 362 and not 100 and not generated_models
+test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing or elastic and not 362 and not 100 and not generated_models and not types_of_cpu and not policy_suspends
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
 	@$(MAKE) --no-print-directory torch-cpu || echo "test-torch: no CPU build of PyTorch" >&2
