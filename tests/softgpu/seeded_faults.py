@@ -50,6 +50,10 @@ TABLE: Table = {
                 "if (0 && fallocate(device->memfd,",
             ),
             "small-pages": ("if (entry->huge ||", "if (true ||"),
+            "pages-for-what-is-not-touched": (
+                "!writable || !(entry->overwritten || entry->unzeroed)",
+                "!writable",
+            ),
             "zeros-are-not-written": ("memset(at, 0, RF_CHUNK_BYTES);", ""),
             "zeros-are-written-each-time": (
                 "RF_CHUNK_BYTES);\n\t\tentry->unzeroed = false;",

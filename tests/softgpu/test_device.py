@@ -104,8 +104,15 @@ def system_makes_huge_pages() -> bool:
     return int(LIBC.madvise(ctypes.c_void_p(at), CHUNK, MADV_COLLAPSE)) == 0
 
 
+def test_chunks_that_are_not_touched_take_nothing_of_the_host() -> None:
+    before = held_by_the_host()
+    with Device(memory=64 * CHUNK) as device:
+        device.space().alloc(64 * CHUNK)
+        assert held_by_the_host() == before
+
+
 @pytest.mark.parametrize("refused", [False, True])
-def test_chunks_are_huge_pages_if_the_system_makes_them(refused: bool) -> None:
+def test_chunks_that_are_used_again_are_huge_pages(refused: bool) -> None:
     """Their content is the same with small ones, and a device soon requests no more of them."""
     if not refused and not system_makes_huge_pages():
         pytest.skip("the system makes no huge pages: Linux before 6.1, or shmem_enabled is deny")
@@ -114,8 +121,16 @@ def test_chunks_are_huge_pages_if_the_system_makes_them(refused: bool) -> None:
     LIBC.prctl(PR_SET_THP_DISABLE, int(refused), 0, 0, 0)
     try:
         with Device(memory=chunks * CHUNK) as device:
-            space = device.space()
+            space, number = device.space(), ffi.new("uint32_t *")
             at = space.put(values)
+            assert huge_pages() == 0, "they may never be touched"
+            for n, chunk in enumerate(space.chunks):
+                assert device.hal.space_unmap(space.handle, at + n * CHUNK) == 0
+                device.hal.chunk_destroy(device.handle, chunk)
+                assert device.hal.chunk_create_unclean(device.handle, number) == 0
+                assert space.map(at + n * CHUNK, number[0]) == 0
+                space.chunks[n] = number[0]
+            space.write(at, values)
             assert huge_pages() == (0 if refused else chunks)
             for n, chunk in enumerate(space.chunks):
                 assert device.hal.space_unmap(space.handle, at + n * CHUNK) == 0

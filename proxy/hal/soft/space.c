@@ -251,8 +251,9 @@ static void make_huge(struct hal_device *device, const volatile uint8_t *at,
 	device->refused += !entry->huge;
 }
 
-/* Populates small pages: if each were allocated at its first write, the worker would take twice as
- * long. */
+/* Populates a chunk that has old content or gets new one: if its pages were allocated at their first
+ * write, the worker would take twice as long. A new chunk that reads as zero is left empty, because
+ * programs allocate much that they never touch. */
 static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk, bool writable)
 {
 	struct hal_device *device = space->device;
@@ -260,10 +261,10 @@ static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk,
 	int error = map_file(at, RF_CHUNK_BYTES, access_of(writable), 0, device->memfd,
 			     chunk * RF_CHUNK_BYTES);
 
-	if (error || !writable)
+	if (error || !writable || !(entry->overwritten || entry->unzeroed))
 		return error;
 	make_huge(device, at, entry);
-	if (!entry->huge && (entry->overwritten || entry->unzeroed))
+	if (!entry->huge)
 		madvise(at, RF_CHUNK_BYTES, MADV_POPULATE_WRITE);
 	return 0;
 }
