@@ -160,8 +160,8 @@ else
 	$(PYTHON) -m pytest -m torch $(if $(CI),-k "$(TORCH_IN_CI)") $(TORCH_TESTS)
 endif
 
-# What WORD draws, the commit if it is not given: some three minutes of tests, in half of that on two
-# cores; so no part of them rots unseen.
+# WORD, by default the commit, selects slow tests that take two minutes, or one on two cores. So each
+# slow test runs now and then.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-slice: native cuda criu ## run some of the slow tests, others for each commit

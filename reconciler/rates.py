@@ -25,7 +25,8 @@ BLOCK_S = 2.0  # the rates of blocks of this length give the standard error
 BLOCKS = 8  # of these a rate is known; at twice as many, two become one of twice the length
 BLOCK_MAX_S = 32.0  # longer blocks are not needed: the oldest half is dropped
 FRESH_S = 1200.0  # a program may change what it does: older rates are not compared
-APART_S = 0.01  # times the number of jobs: between two records, each of which renews the plan
+# Seconds between two writes, times the number of measured jobs: the planner runs after each.
+APART_S = 0.01
 
 
 class Window:
