@@ -251,9 +251,9 @@ static void make_huge(struct hal_device *device, const volatile uint8_t *at,
 	device->refused += !entry->huge;
 }
 
-/* Populates a chunk that has old content or gets new one: if its pages were allocated at their first
- * write, the worker would take twice as long. A new chunk that reads as zero is left empty, because
- * programs allocate much that they never touch. */
+/* Populates a chunk that has old content, or is about to be overwritten: the worker would take
+ * twice as long if its pages were allocated at their first write. A new chunk that reads as zero is
+ * left empty, because programs allocate much that they never touch. */
 static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk, bool writable)
 {
 	struct hal_device *device = space->device;
