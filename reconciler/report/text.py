@@ -255,6 +255,7 @@ def _change_cells(change: Json) -> tuple[str, ...]:
     pause = f"paused {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
     return (
         f"{change['from']} → {count(change['to'], 'device')}",
+        change["cause"],
         took,
         pause,
         change["commit"][:19],

@@ -67,6 +67,11 @@ TABLE: Table = {
             "pauses-are-not-reported": ("round(record.pause_s, 3) or None", "None"),
         },
     },
+    "reconciler/report/text.py": {
+        f"{QUEUE}::test_describe_says_why_a_job_was_moved": {
+            "cause-of-changes-is-not-shown": ('        change["cause"],\n', ""),
+        },
+    },
     "reconciler/findings.py": {
         f"{QUEUE}::test_a_disturbance_is_recorded": {
             "disturbances-are-not-recorded": ("disturbed=(*recent, at)", "disturbed=()"),

@@ -14,6 +14,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.report.differences import plan_json, plan_lines
+from rankfold.reconciler.report.status import change_status
 from rankfold.reconciler.report.text import describe_lines, job_rows
 from rankfold.reconciler.source.revision import differences
 
@@ -53,6 +54,16 @@ def test_the_place_is_shown() -> None:
     lines = describe_lines({**SHOWN, "queue": {**QUEUE, "firstAt": 60.0}})
     assert any("; goes first from " in each for each in lines)
     assert not any(each.startswith("queue:") for each in describe_lines({**SHOWN, "queue": None}))
+
+
+def test_describe_says_why_a_job_was_moved() -> None:
+    moved = Change(1, "a", 2, 1, "c0ffee", 0.0, wanted=0.0, converged_at=1.5, cause="tier")
+    lines = describe_lines({**SHOWN, "changes": [change_status(moved)]})
+    assert lines[lines.index("changes:") + 1].split()[:5] == ["2", "→", "1", "device", "tier"]
+    edited = change_status(replace(moved, cause=""))
+    assert "  2 → 1 device  spec  in 1.500 s" in "\n".join(
+        describe_lines({**SHOWN, "changes": [edited]})
+    )
 
 
 def test_a_job_whose_budget_is_spent_is_not_moved() -> None:
