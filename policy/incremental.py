@@ -41,8 +41,8 @@ class Incremental(Protocol):
         """The decisions that change a placement, at `now` seconds."""
 
     def wakes(self, now: float) -> float:
-        """When, after `now`, it may decide otherwise although no job arrives or ends; infinity:
-        never."""
+        """When, at `now` or later, it may decide otherwise although no job arrives or ends;
+        infinity: never."""
 
     def expect(self, name: str, remaining: float, now: float, pause: float = 0.0) -> None:
         """A job that `changes` has started or stopped ends in `remaining` seconds, pauses included,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rankfold.policy.decide import decide
 from rankfold.policy.incremental import Incremental, incremental
 from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
+from rankfold.policy.windows import DAY, Windows, is_open
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import Progress, Simulation, fleet_of, quiet
 from rankfold.simulator.pollux import PolluxJob
@@ -46,41 +47,51 @@ class Events:
         costs: Costs,
         policies: Policies,
         rules: Rules = RULES,
+        windows: Windows = (),
     ):
-        self._rules = rules
+        """windows: when jobs move so that nodes and domains have no job; the trace begins at
+        midnight."""
+        self._rules, self._windows = rules, windows
         first = {(job.tier, job.priority) for job in jobs}
         self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
         self._ordered |= any(rules.fractions) or bool(rules.quotas) or rules.max_wait > 0
         self._ordered |= any(each is not None for each in rules.disturbances)
         # Only jobs with a locality depend on which devices others have.
         self.by_node = any(job.locality != "any" for job in jobs)
-        self._ordered |= self.by_node
+        self._ordered |= self.by_node or bool(windows)
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
         chosen = self._scheduler(scheduler)
-        simulation = Simulation(self._jobs, self._kinds, chosen, self._costs, self.by_node)
+        by_node = self._groups_by_node(scheduler)
+        simulation = Simulation(self._jobs, self._kinds, chosen, self._costs, by_node)
         return simulation.run(progress)
 
     def _scheduler(self, name: str) -> Incremental:
-        fleet = fleet_of(self._kinds, self.by_node)
+        by_node = self._groups_by_node(name)
+        fleet = fleet_of(self._kinds, by_node)
         if name in self._policies:
             return Whole(fleet, self._policies[name])
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
-            chosen = built_in(name, self._rules, shares)
+            chosen = built_in(name, self._rules, shares, self._windows)
             if self._is_queue(name):
                 return Queued(fleet, chosen, self._rules)
-            return Whole(fleet, chosen, self._rules, shares, alone=not self.by_node)
+            windows = self._windows
+            return Whole(fleet, chosen, self._rules, shares, not by_node, windows)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
+
+    def _groups_by_node(self, name: str) -> bool:
+        """Whether the scheduler knows nodes and domains."""
+        return self.by_node or (bool(self._windows) and name in ELASTIC)
 
     def _is_queue(self, name: str) -> bool:
         """Whether what `Queued` requires is so."""
         rules = self._rules
         limits = bool(rules.quotas) or rules.max_wait > 0 or rules.preemption_delay > 0
         limits |= any(each is not None for each in rules.disturbances)
-        return name != "backfill" and not limits and not self.by_node
+        return name != "backfill" and not limits and not self._groups_by_node(name)
 
 
 class Ticks:
@@ -105,12 +116,17 @@ class Ticks:
         )
 
 
-def built_in(name: str, rules: Rules = RULES, shares: Shares | None = None) -> Decide:
-    """The decisions of a built-in scheduler, with what quotas have used until then."""
+def built_in(
+    name: str, rules: Rules = RULES, shares: Shares | None = None, windows: Windows = ()
+) -> Decide:
+    """The decisions of a built-in scheduler, with what quotas have used until then. windows: as in
+    `Events`."""
     rules = replace(rules, scheduler=name)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
         seen = shares.seen(rules, now) if shares and rules.quotas else rules
+        if windows and is_open(windows, int(now // 60) % DAY):
+            seen = replace(seen, compacts=True)
         return decide(fleet, jobs, seen, now)
 
     return all_jobs

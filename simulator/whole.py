@@ -25,6 +25,7 @@ from rankfold.policy.vocabulary import (
     Job,
     Rules,
 )
+from rankfold.policy.windows import Windows, opens
 
 RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 Decide = Callable[[Fleet, list[Job], float], Mapping[str, Decision]]
@@ -183,7 +184,8 @@ class Whole:
     """Takes time in proportion to jobs and devices at each event. fleet: all devices are free, also
     those that jobs have when they arrive; these jobs are in `shares` already. alone: jobs arrive
     without devices, each for one group, and have no influence on others while all have what they
-    could use: then such events take no time for the others."""
+    could use: then such events take no time for the others. windows: when jobs move so that nodes
+    and domains have no job, in seconds since a midnight."""
 
     def __init__(
         self,
@@ -192,6 +194,7 @@ class Whole:
         rules: Rules = RULES,
         shares: Shares | None = None,
         alone: bool = False,
+        windows: Windows = (),
     ):
         self._fleet, self._decide, self._rules = fleet, decide, rules
         self._shares = shares or Shares(rules)
@@ -199,6 +202,8 @@ class Whole:
         self._new: dict[str, Known] = {}  # since the last decision
         self._alone = alone and not (rules.quotas or rules.max_wait)
         self._rest: _Rest | None = None
+        self._windows = windows
+        self._moved: list[Known] = []  # by the last decision, in a window
 
     def arrive(self, job: Job) -> None:
         self._known[job.name] = self._new[job.name] = Known(job)
@@ -245,6 +250,7 @@ class Whole:
 
     def _carry_out(self, decisions: Mapping[str, Decision], now: float) -> Changes:
         changes: Changes = {}
+        self._moved = []
         for name, decision in decisions.items():
             known = self._known[name]
             known.admit(decision.admitted, self._rules, now)
@@ -257,6 +263,8 @@ class Whole:
                 if known.devices and decision.cause in DISTURBING:
                     known.disturbed = (*_recent(known.disturbed, now), now)
                 known.place(devices, now)
+                if self._windows and decision.cause == "defragmentation":
+                    self._moved.append(known)
         return changes
 
     def wakes(self, now: float) -> float:
@@ -270,6 +278,10 @@ class Whole:
         turn = now + wakes(jobs, self._rules) if any(self._rules.fractions) else math.inf
         if self._rules.quotas and any(not known.devices for known in self._known.values()):
             turn = min(turn, now + quotas_wake(self._rules))
+        if self._windows and any(known.devices for known in self._known.values()):
+            turn = min(turn, opens(self._windows, now))
+        if self._moved:  # then the next ones may move
+            turn = min(turn, max(now, *(known.computes_at for known in self._moved)))
         ends = (at for known in self._awake() for at in self._ends(known, now))
         return min(turn, min(ends, default=math.inf))
 

@@ -23,6 +23,7 @@ from rankfold.legible import name as legible_name
 from rankfold.plugins import DECISION_S, Plugin, installed
 from rankfold.plural import count
 from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
+from rankfold.policy.windows import Windows
 from rankfold.reconciler.commands.common import EXIT_INVALID, fail, output_option, show
 from rankfold.reconciler.commands.forecasting import show_effects
 from rankfold.reconciler.model.desired import Desired
@@ -237,9 +238,10 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
         return Ticks(workload, nodes, costs, policies, given.tick or TICK_S)
     if given.tick is not None:
         raise click.UsageError("--tick is only for traces of format pollux")
-    kinds, rules = _kinds(given.there)
+    kinds, rules, windows = _kinds(given.there)
     rules = structs.replace(rules, growth_delay=given.growth_delay or 0.0)
-    return Events(read(given.trace, kinds, form, folder), kinds, costs, policies, rules)
+    jobs = read(given.trace, kinds, form, folder)
+    return Events(jobs, kinds, costs, policies, rules, windows)
 
 
 def _check_schedulers(names: Sequence[str], simulated: Trace) -> None:
@@ -331,8 +333,9 @@ def _nodes(there: There) -> Nodes:
     return Nodes(there.nodes, there.gpus_per_node)
 
 
-def _kinds(there: There) -> tuple[list[Kind], Rules]:
-    """The devices, the type with the most first, and the rules of the fleet's Policy."""
+def _kinds(there: There) -> tuple[list[Kind], Rules, Windows]:
+    """The devices, the type with the most first, and the rules of the fleet's Policy, with its
+    windows for defragmentation."""
     numbered = there.nodes is not None or there.gpus_per_node is not None
     ways = [there.fleet is not None, numbered, there.devices is not None]
     whole = not numbered or (there.nodes is not None and there.gpus_per_node is not None)
@@ -342,11 +345,11 @@ def _kinds(there: There) -> tuple[list[Kind], Rules]:
         )
     if there.devices is not None:
         kinds = [Kind(name, number) for name, number in there.devices.items()]
-        return sorted(kinds, key=lambda kind: -kind.devices), RULES
+        return sorted(kinds, key=lambda kind: -kind.devices), RULES, ()
     if there.nodes is not None and there.gpus_per_node is not None:
         places = (("", f"node-{at}", there.gpus_per_node) for at in range(there.nodes))
         devices = there.nodes * there.gpus_per_node
-        return [Kind("gpu", devices, places=tuple(places))], RULES
+        return [Kind("gpu", devices, places=tuple(places))], RULES, ()
     fleet = there.fleet
     assert fleet is not None
     loaded = spec.load_dir(fleet)
@@ -355,7 +358,8 @@ def _kinds(there: There) -> tuple[list[Kind], Rules]:
     desired = loaded.check().desired
     if desired.jobs:
         say(f"not simulated: {count(len(desired.jobs), 'job')} of {legible_name(fleet)}")
-    return _kinds_of(desired, fleet), rules_of(desired, RULES.ranks_on_a_device)
+    rules = rules_of(desired, RULES.ranks_on_a_device)
+    return _kinds_of(desired, fleet), rules, desired.defragmentation.windows
 
 
 def _kinds_of(desired: Desired, fleet: Path) -> list[Kind]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 from rankfold.policy.vocabulary import PRIORITY_MAX, Locality, Tier
+from rankfold.policy.windows import is_open
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     CAPABILITIES,
@@ -569,10 +570,7 @@ class Defragmentation(Struct, frozen=True):
 
     def is_open(self, minute: int) -> bool:
         """minute: of a day of UTC; below 0: not known."""
-        return minute >= 0 and any(
-            begin <= minute < end if begin < end else not end <= minute < begin
-            for begin, end in self.windows
-        )
+        return is_open(self.windows, minute)
 
     def __str__(self) -> str:
         """For people, as a file gives it."""

@@ -8,7 +8,32 @@ TESTS = "tests/policy/test_locality.py"
 FIGURES = "tests/reconciler/test_figures.py"
 LIVE = "tests/reconciler/test_locality.py"
 
+SIMULATED = "tests/simulate/test_locality.py"
+WINDOW = f"{SIMULATED}::test_nodes_are_made_free_when_a_window_begins"
+
 TABLE: Table = {
+    "policy/windows.py": {
+        f"{SIMULATED}::test_a_window_begins_each_day": {
+            "the-present-moment-is-later": ("(now - at) / day) + 1", "(now - at) / day)"),
+        },
+    },
+    "simulator/whole.py": {
+        f"{WINDOW}[00:01-00:02-moves0]": {
+            "window-begins-unnoticed": (
+                "turn = min(turn, opens(self._windows, now))",
+                "pass",
+            ),
+            "one-move-in-each-window": ("self._moved.append(known)", "pass"),
+        },
+    },
+    "simulator/runs.py": {
+        f"{WINDOW}[00:01-00:02-moves0]": {
+            "always-open": (
+                "if windows and is_open(windows, int(now // 60) % DAY):",
+                "if windows:",
+            ),
+        },
+    },
     "policy/places.py": {
         f"{TESTS}::test_the_domain_and_node_with_the_fewest_free_devices_that_suffice_are_filled": {
             "worst-fit": (

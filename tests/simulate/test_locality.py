@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold.policy.vocabulary import TIERS
+from rankfold.policy.windows import DAY, opens
 from rankfold.reconciler.cli import cli
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.runs import Events
@@ -30,6 +32,15 @@ kind: Pool
 metadata: {name: local}
 spec: {devices: [{type: soft, count: 2, node: a}, {type: soft, count: 2, node: b}]}
 """
+NODES = f"""{POOL[: POOL.index("spec:")]}spec:
+  devices:
+  - {{type: soft, count: 4, node: a}}
+  - {{type: soft, count: 4, node: b}}
+  - {{type: soft, count: 4, node: c}}
+"""
+POLICY = POOL[: POOL.index("spec:")].replace("Pool", "Policy")
+# Jobs with their devices and seconds: each of the large ones fills a node with a small one.
+LEFT = [("x", 3, 9), ("a", 1, 900), ("y", 3, 9), ("b", 1, 900), ("z", 3, 9), ("c", 1, 900)]
 
 
 @pytest.fixture
@@ -57,6 +68,30 @@ def test_a_job_moves_and_the_action_says_why(
     (move,) = (line for line in actions.read_text().splitlines() if ",move," in line)
     node = "node-0" if given_by == "options" else "a"
     assert move == f"tiers,3.0,b,move,1,1,0.0,defragmentation,makes way for wide on node {node}"
+
+
+@pytest.mark.parametrize("windows, moves", [("00:01-00:02", ["60.0", "61.0"]), ("", [])])
+def test_nodes_are_made_free_when_a_window_begins(
+    windows: str, moves: list[str], simulate: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Each of three nodes has a small job left. The first one moves; when it computes again, the
+    next one does."""
+    given = f"{{defragmentation: {{windows: [{windows and repr(windows)}]}}}}"
+    (tmp_path / "fleet").mkdir()
+    (tmp_path / "fleet/all.yaml").write_text(f"{NODES}---\n{POLICY}spec: {given}\n")
+    (tmp_path / "costs.yaml").write_text("resize: 1\n")
+    trace, actions = HEAD, tmp_path / "actions.csv"
+    for at, (name, devices, work) in enumerate(LEFT):
+        trace += f"{name},{at},{devices},{devices},{devices},standard,{work},any\n"
+    options = ("--costs", tmp_path / "costs.yaml", "--actions", actions)
+    done = simulate(trace, "--fleet", tmp_path / "fleet", "--scheduler", "tiers,srtf", *options)
+    assert done.exception is None, done.output
+    rows = csv.DictReader(actions.read_text().splitlines())
+    found = [row for row in rows if row["action"] == "move"]
+    assert [row["time"] for row in found] == moves
+    for row, node in zip(found, "ac", strict=False):
+        assert row["cause"] == "defragmentation"
+        assert row["reason"] == f"leaves node {node}, so that it is free"
 
 
 def test_a_scheduler_without_localities_is_refused(simulate: Callable[..., Result]) -> None:
@@ -92,7 +127,18 @@ def test_every_job_ends_and_none_straddles(data: st.DataObject) -> None:
         )  # fmt: skip
         jobs.append(job)
     scheduler = data.draw(st.sampled_from(["fifo", "backfill", "tiers"]))
-    result = Events(jobs, [kind], Costs(1.0, 1.0, 1.0, 1.0), {}).run(scheduler)
+    windows = data.draw(st.sampled_from([(), ((0, 1),), ((0, DAY),)]))
+    pause = data.draw(st.sampled_from([0.0, 1.0]))
+    costs = Costs(pause, pause, pause, pause)
+    result = Events(jobs, [kind], costs, {}, windows=windows).run(scheduler)
     assert len(result.jobs) == len(jobs)
     work = sum(job.work * job.max for job in jobs)
     assert sum((s.end - s.start) * s.devices for s in result.spans) >= work - 1e-6
+
+
+def test_a_window_begins_each_day() -> None:
+    windows, day = ((60, 120), (1380, 30)), DAY * 60.0
+    assert opens(windows, 0.0) == 3600.0
+    assert opens(windows, 3600.0) == 23 * 3600.0
+    assert opens(windows, day - 1.0) == day + 3600.0
+    assert opens((), 0.0) == float("inf")
