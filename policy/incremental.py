@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rankfold.policy import srtf
-from rankfold.policy.fifo import Turn
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger
 from rankfold.policy.lending import Wanting
 from rankfold.policy.precedence import AlikeJobs
 from rankfold.policy.ranked import Ranked
 from rankfold.policy.srtf import Rank, rank_of
+from rankfold.policy.turn import Turn
 from rankfold.policy.vocabulary import Decision, Disturbance, Fleet, Guaranteed, Job, Rules
 
 Changes = dict[str, Decision]  # in the order in which they were decided

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 
 from rankfold.plural import count
-from rankfold.policy.fifo import cause_of
+from rankfold.policy.causes import cause_of
 from rankfold.policy.free import Free
 from rankfold.policy.vocabulary import Decision, Disturbance, Fleet, Job, Rules
 

@@ -39,10 +39,12 @@ TABLE: Table = {
             ),
         },
     },
-    "policy/fifo.py": {
+    "policy/idle.py": {
         f"{BUDGETS}::test_a_job_is_not_shrunk_and_does_not_grow_when_its_budget_is_spent": {
-            "grows-with-a-spent-budget": ("job.name not in self.spent and not 0", "not 0"),
+            "grows-with-a-spent-budget": ("job.name not in spent and not 0", "not 0"),
         },
+    },
+    "policy/turn.py": {
         f"{BUDGETS}::test_a_spent_budget_keeps_a_job_off_claimed_devices": {
             "claims-forgotten": (
                 "terms(job, job.min_runtime > 0, job.name in self.spent)",

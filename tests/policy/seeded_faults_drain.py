@@ -8,7 +8,7 @@ DRAIN = "tests/policy/test_drain.py"
 PLANNED = "tests/reconciler/test_drain.py"
 
 TABLE: Table = {
-    "policy/fifo.py": {
+    "policy/turn.py": {
         f"{DRAIN}::test_without_another_device_it_waits_and_returns": {
             "stays-on-drained-devices": (
                 "if job.on_devices and job.drained and not disturbs:",
@@ -19,7 +19,7 @@ TABLE: Table = {
             "drained-jobs-need-as-many": (" if job.on_devices and not job.drained else 0", ""),
         },
         f"{DRAIN}::test_it_stays_while_host_memory_does_not_suffice": {
-            "drained-jobs-exceed-host-memory": ("if self._memory_allows(job, 0):\n", "if True:\n"),
+            "drained-jobs-exceed-host-memory": ("if self.memory_allows(job, 0):\n", "if True:\n"),
         },
         f"{DRAIN}::test_a_lower_tier_makes_way_and_a_protected_one_does_not": {
             "drained-jobs-wait-for-no-other": ("job.drained and not disturbs:", "job.drained:"),

@@ -45,16 +45,9 @@ TABLE: Table = {
             ),
         },
     },
-    "policy/fifo.py": {
+    "policy/turn.py": {
         f"{ELASTIC}::test_devices_are_given_up_only_if_no_job_before_in_line_takes_them": {
             "taken-by-another-borrower": ("        self.awaited.append(set(groups))\n", ""),
-        },
-        f"{ELASTIC}::test_a_job_moves_to_grow_only_after_a_while": {
-            "at-once": ("0 <= now - job.since < delay", "False"),
-            "never-after-the-clock-is-set-back": (
-                "0 <= now - job.since < delay",
-                "now - job.since < delay",
-            ),
         },
         f"{ELASTIC}::test_a_job_that_cannot_start_takes_nothing": {
             "for-one-that-is-blocked": ("self.lend is None or job.blocked or", "False or"),
@@ -65,16 +58,27 @@ TABLE: Table = {
                 "if group not in claimed]",
             ),
         },
-        f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {
-            "a-useless-device-is-kept": (
-                "return own[: largest(sizes_of(job), len(own)) or len(own)]",
-                "return own",
-            ),
-        },
         f"{ELASTIC}::test_free_devices_are_kept_for_a_job_until_others_have_given_up_the_rest": {
             "given-to-a-third-job": (
                 "        self.free.take(groups, min(free, wanted - len(option.own)))\n",
                 "",
+            ),
+        },
+    },
+    "policy/idle.py": {
+        f"{ELASTIC}::test_a_job_moves_to_grow_only_after_a_while": {
+            "at-once": ("0 <= now - job.since < delay", "False"),
+            "never-after-the-clock-is-set-back": (
+                "0 <= now - job.since < delay",
+                "now - job.since < delay",
+            ),
+        },
+    },
+    "policy/fifo.py": {
+        f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {
+            "a-useless-device-is-kept": (
+                "return own[: largest(sizes_of(job), len(own)) or len(own)]",
+                "return own",
             ),
         },
     },

@@ -26,7 +26,7 @@ TABLE: Table = {
             "the-last-first": ("-added, place, at)", "-added, -place, at)"),
         },
     },
-    "policy/fifo.py": {
+    "policy/idle.py": {
         f"{GROWTH}::test_a_higher_tier_grows_first": {
             "tiers-grow-together": (
                 "(each.alike.precedence[:2], groups)",

@@ -94,11 +94,13 @@ TABLE: Table = {
         },
     },
     "policy/fifo.py": {
-        f"{TESTS}::test_when_a_job_does_not_move": {
-            "exempt-moves": ("or job.name in self.exempt", ""),
-        },
         f"{TESTS}::test_a_node_is_made_free_in_a_window_only": {
-            "free-nodes-always": ("if rules.compacts:", "if True:"),
+            "free-nodes-always": ("if rules.compacts and", "if"),
+        },
+    },
+    "policy/defragmentation.py": {
+        f"{TESTS}::test_when_a_job_does_not_move": {
+            "exempt-moves": ("or job.name in self._exempt", ""),
         },
         f"{TESTS}::test_a_domain_is_made_free_before_a_node": {
             "nodes-first": (
@@ -108,8 +110,8 @@ TABLE: Table = {
         },
         f"{TESTS}::test_when_no_node_is_made_free": {
             "guaranteed-leave": ("return job.basis != GUARANTEED and", "return"),
-            "leaves-in-its-time": ("not in self.spent and not protected", "not in self.spent"),
-            "leaves-while-others-wait": ("if places is None or waits or", "if places is None or"),
+            "leaves-in-its-time": ("not in self._spent and not protected", "not in self._spent"),
+            "leaves-while-others-wait": ("if waits or so_far.moved", "if so_far.moved"),
         },
         f"{TESTS}::test_windows_only_make_places_free_and_end": {
             "moves-to-empty-nodes": (
@@ -117,26 +119,30 @@ TABLE: Table = {
                 "others = (at for other in units if other is not unit for at in other)",
             ),
         },
+    },
+    "policy/turn.py": {
         f"{TESTS}::test_a_job_that_loses_a_device_stays_in_its_node_if_it_can": {
             "leaves-its-node": (
                 "(never, missing, -len(its), free, at)",
                 "(never, missing, free, at)",
             ),
         },
+        f"{TESTS}::test_a_job_that_waits_has_a_claim_on_each_node_that_could_have_it": {
+            "no-claim": ("if self.could_have(unit) >= fewest:", "if False:"),
+            "claim-on-small-nodes": ("if self.could_have(unit) >= fewest:", "if True:"),
+        },
+        f"{TESTS}::test_a_job_that_is_to_be_in_one_node_from_now_on_moves": {
+            "straddling-is-enough": (
+                "enough = self.unit_with(job, own) is not None",
+                "enough = True",
+            ),
+        },
+    },
+    "policy/idle.py": {
         f"{TESTS}::test_an_elastic_job_grows_within_its_node": {
             "grows-anywhere": (
                 "key = (each.alike.precedence[:2], groups)",
                 "key = (each.alike.precedence[:2], job.groups)",
-            ),
-        },
-        f"{TESTS}::test_a_job_that_waits_has_a_claim_on_each_node_that_could_have_it": {
-            "no-claim": ("if self._could_have(unit) >= fewest:", "if False:"),
-            "claim-on-small-nodes": ("if self._could_have(unit) >= fewest:", "if True:"),
-        },
-        f"{TESTS}::test_a_job_that_is_to_be_in_one_node_from_now_on_moves": {
-            "straddling-is-enough": (
-                "enough = self._unit_with(job, own) is not None",
-                "enough = True",
             ),
         },
     },

@@ -35,7 +35,7 @@ TABLE: Table = {
             ),
         },
     },
-    "policy/fifo.py": {
+    "policy/causes.py": {
         f"{SERVING}::test_training_is_shrunk_before_it_is_suspended_by_tier": {
             "cause-forgotten": ("if any(each.serving for each in lender.borrowers):", "if False:"),
             "replica-moves-by-spec": (

@@ -100,15 +100,15 @@ TABLE: Table = {
             "simulated-without-tiers": ("len(first) > 1 or", ""),
         },
     },
-    "policy/fifo.py": {
+    "policy/turn.py": {
         ALIKE: {
             "old-decision-after-a-claim": (
                 "                self.claimed[group] = precedence\n"
-                "                self._changes += 1\n",
+                "                self.changes += 1\n",
                 "                self.claimed[group] = precedence\n",
             ),
             "old-decision-after-devices-are-given": (
-                "        self._changes += 1\n        new = self.free.take(",
+                "        self.changes += 1\n        new = self.free.take(",
                 "        new = self.free.take(",
             ),
         },
@@ -117,14 +117,6 @@ TABLE: Table = {
         },
         f"{TIERS}::test_a_job_waits_for_free_devices_before_others_give_up_theirs": {
             "nobody-waits": ("or job.name in self.patient:", ":"),
-            "since-its-creation": ("max(job.created, job.waits_since)", "job.created"),
-            "waits-when-the-clock-is-set-back": ("and 0 <= now - max(", "and now - max("),
-        },
-        "tests/policy/test_fractions.py::test_a_guarantee_does_not_wait_for_the_preemption_delay": {
-            "guarantees-wait": (
-                "turn.patient = patient.difference(guaranteed)",
-                "turn.patient = patient",
-            ),
         },
         f"{TIERS}::test_idle_devices_are_used_by_a_job_that_can_be_suspended_again": {
             "claims-hold-against-lower-tiers": (
@@ -141,6 +133,20 @@ TABLE: Table = {
         f"{TIERS}::test_no_job_gives_up_devices_that_one_suspended_before_would_take[backfill]": {
             "taken-by-one-that-is-suspended": ("self.suspended.update(job.groups)", "pass"),
         },
+    },
+    "policy/fifo.py": {
+        f"{TIERS}::test_a_job_waits_for_free_devices_before_others_give_up_theirs": {
+            "since-its-creation": ("max(job.created, job.waits_since)", "job.created"),
+            "waits-when-the-clock-is-set-back": ("and 0 <= now - max(", "and now - max("),
+        },
+        "tests/policy/test_fractions.py::test_a_guarantee_does_not_wait_for_the_preemption_delay": {
+            "guarantees-wait": (
+                "turn.patient = patient.difference(guaranteed)",
+                "turn.patient = patient",
+            ),
+        },
+    },
+    "policy/causes.py": {
         f"{TIERS}::test_an_elastic_job_of_a_lower_tier_loses_its_guarantee": {
             "tier-not-named": ("if job.tier != other.tier:", "if False:"),
         },

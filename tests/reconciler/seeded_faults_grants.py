@@ -30,13 +30,17 @@ TABLE: Table = {
             "late-job-keeps-its-place": ("job.on_devices or not job.late", "True"),
         },
     },
-    "policy/fifo.py": {
+    "policy/turn.py": {
         f"{GRANTS}::test_a_late_job_goes_last_takes_nothing_and_does_not_grow": {
             "late-job-takes-from-others": (
                 "or job.late or job.name in self.patient",
                 "or job.name in self.patient",
             ),
-            "late-job-grows": ("        if job.late:\n", "        if False:\n"),
+        },
+    },
+    "policy/idle.py": {
+        f"{GRANTS}::test_a_late_job_goes_last_takes_nothing_and_does_not_grow": {
+            "late-job-grows": ("    if job.late:\n", "        if False:\n"),
         },
     },
 }

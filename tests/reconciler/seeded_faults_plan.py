@@ -41,7 +41,7 @@ TABLE: Table = {
             "moved-job-loses-its-proxy": ("all(device not in record.placement", "all(True"),
         },
     },
-    "policy/fifo.py": {
+    "policy/turn.py": {
         (
             "tests/reconciler/test_plan.py::"
             "test_first_come_first_served_and_the_first_is_not_overtaken"
@@ -53,7 +53,7 @@ TABLE: Table = {
         },
         "tests/reconciler/test_plan.py::test_a_job_that_can_never_fit_stalls_and_delays_no_other": {
             "impossible-holds-all-up": (
-                "if self._could_have(unit) >= fewest:",
+                "if self.could_have(unit) >= fewest:",
                 "if True:",
             ),
         },
@@ -72,8 +72,8 @@ TABLE: Table = {
         "tests/reconciler/test_fewer.py::test_devices_that_others_have_are_waited_for": {
             "with-whatever-is-there": ("return max(1, wanted - bad)", "return 1"),
             "no-claim-on-fewer": (
-                "if self._could_have(unit) >= fewest:",
-                "if self._could_have(unit) >= job.devices:",
+                "if self.could_have(unit) >= fewest:",
+                "if self.could_have(unit) >= job.devices:",
             ),
         },
         "tests/reconciler/test_fewer.py::test_no_job_gives_up_a_device_that_serves_it": {
@@ -84,19 +84,23 @@ TABLE: Table = {
             "test_memory_that_does_not_suffice_is_reported_and_not_waited_for"
         ): {
             "folded-without-memory": (
-                "if not self._memory_allows(job, there):",
-                "if there == job.devices and not self._memory_allows(job, there):",
+                "if not self.memory_allows(job, there):",
+                "if there == job.devices and not self.memory_allows(job, there):",
             ),
         },
+        "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
+            "backfill-waits-too": ("if not self._backfill:", "if True:"),
+        },
+    },
+    "policy/fifo.py": {
         "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
             "order-matters": (
                 'sorted(jobs, key=attrgetter("created", "name"))',
                 "list(jobs)",
             ),
         },
-        "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
-            "backfill-waits-too": ("if not self._backfill:", "if True:"),
-        },
+    },
+    "policy/causes.py": {
         "tests/policy/test_decide.py::test_a_change_has_a_cause_and_disturbs_a_job_that_runs": {
             "fault-is-not-named": ('return "fault"', 'return "spec"'),
         },
