@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 from . import determinism, requests
 
@@ -216,10 +217,10 @@ def _run(options: argparse.Namespace) -> int:
     except determinism.NotPinned as reason:
         print(f"--determinism D2 cannot be: {reason}", file=sys.stderr)
         return 2
-    return _run_with_torch(options, torch.__version__)
+    return _run_with_torch(options, torch)
 
 
-def _run_with_torch(options: argparse.Namespace, version: str) -> int:
+def _run_with_torch(options: argparse.Namespace, torch: ModuleType) -> int:
     from . import private
     from .process import Script
     from .run import Parent, Plan
@@ -227,7 +228,7 @@ def _run_with_torch(options: argparse.Namespace, version: str) -> int:
     from .selftest import sums_are_equal
 
     try:
-        private.check_version(version)
+        private.check_version(torch.__version__)
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
         return 2
@@ -255,6 +256,7 @@ def _run_with_torch(options: argparse.Namespace, version: str) -> int:
         script,
         options.suspended,
         options.determinism != "D0",
+        threads=torch.get_num_threads(),
     )
     try:
         return Parent(plan, requests.Requests(options.state.resolve())).run()

@@ -57,6 +57,13 @@ def load_generators(generators: Generators) -> None:
     torch.set_rng_state(generators.torch)
 
 
+def use_threads(count: int) -> None:
+    """PyTorch's operators use `count` threads in the calling one from now on: their number decides
+    bits. PyTorch would take the number that another worker has set last."""
+    if torch.get_num_threads() != count:  # even to set the same number changes what MKL does
+        torch.set_num_threads(count)
+
+
 def save() -> Context:
     return Context(
         save_generators(),

@@ -151,6 +151,11 @@ def use_buckets(model: Any, buckets: list[list[int]]) -> None:
         model.logger._set_static_graph()
 
 
+def allow_data_workers() -> None:
+    """A DataLoader with more data workers than this process has cores does not warn."""
+    dataloader.DataLoader.check_worker_number_rationality = lambda _: None
+
+
 def loader_iterator(loader: Any) -> Any:
     """The part that all iterators of a DataLoader have. It draws the data workers' seed."""
     return dataloader._BaseDataLoaderIter(loader)

@@ -126,6 +126,7 @@ class _Threads:
 
     def _begin(self, worker: Worker) -> None:
         context.load(self._first)
+        context.use_threads(self._host.stage.threads)
         self._write_to(worker)
         private.set_world(private.own_world())
         _environment(worker.rank, self._host.world)

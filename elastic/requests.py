@@ -2,6 +2,7 @@
 as the reply, when the request has been carried out.
 
 A request is {"request": NAME} with NAME among REQUESTS; `scale` and `resume` have "processes", too.
+In a fleet `resume` also has "cores": for each process, the numbers of those on which it runs.
 A reply has "error", or what the request asked for.
 """
 
@@ -82,6 +83,7 @@ class Request(NamedTuple):
     name: str
     processes: int | None
     connection: socket.socket
+    cores: tuple[tuple[int, ...], ...] = ()  # of each process; empty: those of the run
 
     def reply(self, **fields: Any) -> None:
         with contextlib.suppress(OSError):  # who asked has gone
@@ -101,7 +103,17 @@ def _read(line: bytes, connection: socket.socket) -> Request:
         raise Refused(f"processes must be a number, not {processes!r}")
     if fields["request"] == "scale" and processes is None:
         raise Refused("scale needs a number of processes")
-    return Request(fields["request"], processes, connection)
+    cores = fields.get("cores", [])
+    if not _are_cores(cores) or (cores and len(cores) != processes):
+        raise Refused(f"cores must be a list of numbers for each process, not {cores!r}")
+    return Request(fields["request"], processes, connection, tuple(map(tuple, cores)))
+
+
+def _are_cores(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list) and each and all(type(core) is int and core >= 0 for core in each)
+        for each in value
+    )
 
 
 class Requests:

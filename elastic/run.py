@@ -20,13 +20,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import private
 from .cut import Cut
 from .host import blocks
 from .imports import FOLDER
 from .process import Script, work
 from .requests import Refused, Request, Requests
 from .sealing import check, seal
-from .stage import STAY, Stage
+from .stage import STAY, THREADS, Stage
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SAVED = re.compile(r"step-(\d+)")
@@ -38,7 +39,8 @@ CANCELLED = 128 + signal.SIGTERM  # exit status
 class Plan(NamedTuple):
     """The arguments of a run. `counts`: from which step on how many processes; the first from 0.
     `suspended`: it begins without processes, and waits until it is resumed. `keeps_bits`: the bits
-    do not depend on the number of processes (D1)."""
+    do not depend on the number of processes (D1). `cores`: of each process, those on which it runs;
+    empty: all. `threads`: of PyTorch's operators, on any cores; saved state has it, too."""
 
     world: int
     counts: tuple[tuple[int, int], ...]
@@ -47,6 +49,8 @@ class Plan(NamedTuple):
     script: Script
     suspended: bool = False
     keeps_bits: bool = True
+    cores: tuple[tuple[int, ...], ...] = ()
+    threads: int = 1
 
     def processes(self, step: int) -> int:
         return [count for start, count in self.counts if start <= step][-1]
@@ -69,6 +73,16 @@ def newest(folder: Path) -> tuple[int, Path] | None:
 def _name(ranks: list[int]) -> str:
     """The process with these logical workers, as `ps` and the conditions of a job show it."""
     return f"ranks-{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank-{ranks[0]}"
+
+
+def _pin(index: int, cores: tuple[int, ...]) -> None:
+    """The process, and those that it starts, run on these cores. The number of threads of PyTorch's
+    operators stays: it decides bits."""
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:  # they have been taken from the machine, for example
+        names = ", ".join(map(str, cores))
+        print(f"process {index} runs on all cores, not on {names}: {error}", file=sys.stderr)
 
 
 class Running:
@@ -102,6 +116,7 @@ class Running:
             go,
             continues,
             plan.keeps_bits,
+            plan.threads,
         )
         self.text = b""  # of a report that is not complete
         self.waiting = 0  # processes that wait for the saved state
@@ -130,6 +145,9 @@ class Running:
             os.close(descriptor)
         if os.getppid() != parent:
             return 1
+        if plan.cores:
+            private.allow_data_workers()  # with more cores the script would not warn, either
+            _pin(index, plan.cores[index % len(plan.cores)])
         return work(self.stage, plan.script, index, self._rendezvous)
 
     def descriptors(self) -> list[int]:
@@ -258,6 +276,7 @@ class Parent:
         saved = newest(self._plan.folder)
         if saved:
             check(saved[1])
+            self._plan = self._plan._replace(threads=int((saved[1] / THREADS).read_text()))
         step = saved[0] if saved else 0
         if self._plan.suspended:
             self._rest()
@@ -522,6 +541,7 @@ class Parent:
 
     def _resume(self, request: Request) -> None:
         self._count(request.processes)
+        self._plan = self._plan._replace(cores=request.cores)
         self._asked = request
 
     def _rest(self) -> None:

@@ -11,6 +11,7 @@ from .cut import NEVER, Cut, Marks
 from .errors import Stopped
 
 STAY = b"stay"
+THREADS = "threads"  # the file of saved state with their number
 LONGEST_REASON = 1000  # characters; a pipe takes 4096 bytes at once
 LEAD = 1  # steps before its end at which a stage has the next one prepared
 
@@ -23,7 +24,7 @@ class Stage(NamedTuple):
     `go` is a file descriptor per process, on which the parent's words arrive: the folder with the
     state, if the process `continues`; at the end, whether to stay. `report` is one on which the
     processes report. `keeps_bits`: sums have the order, and reducers the buckets, that they would
-    have in any number of processes."""
+    have in any number of processes. `threads`: with how many a script's operators begin."""
 
     world: int
     processes: int
@@ -35,6 +36,7 @@ class Stage(NamedTuple):
     go: Mapping[int, int]
     continues: bool
     keeps_bits: bool = True
+    threads: int = 1
 
     def saves(self, step: int, marks: Marks, saved: int) -> bool:
         """Whether a worker that has saved at step `saved` last saves before this step."""

@@ -1,7 +1,8 @@
 """Saved state, with which a run continues in other processes: files of a folder.
 
 `shared.pt` has parameters and optimizers' state, which all logical workers have in common.
-`rank-<r>.pt` has what is a logical worker's own. The format is PyTorch's, with pickles of the
+`rank-<r>.pt` has what is a logical worker's own, and `threads` with how many threads operators
+begin. The format is PyTorch's, with pickles of the
 script's variables.
 """
 
@@ -17,6 +18,7 @@ import torch
 
 from . import context, determinism, private
 from .errors import NotSupported
+from .stage import THREADS
 
 if TYPE_CHECKING:
     from .worker import Worker, Wrapped
@@ -96,6 +98,7 @@ def _check_code_path(saved: str) -> None:
 def save_own(worker: Worker, folder: Path, log_bytes: list[int], reader: Any) -> None:
     state = {
         "code_path": _code_path(),
+        "threads": torch.get_num_threads(),
         "generators": tuple(context.save_generators()),
         "progress": worker.progress.place(),
         "reader": tuple(reader),
@@ -123,6 +126,7 @@ def save_shared(worker: Worker, folder: Path) -> None:
             }
         )
     _write(models, folder / "shared.pt")
+    (folder / THREADS).write_text(str(worker.host.stage.threads))
 
 
 def _write(state: Any, path: Path) -> None:
@@ -191,6 +195,7 @@ def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")
     if worker.host.stage.keeps_bits:
         _check_code_path(state["code_path"])
+    context.use_threads(state["threads"])
     for wrapped, saved in zip(worker.wrapped, state["wrapped"], strict=False):
         _load_module(wrapped.module, saved)
         for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):

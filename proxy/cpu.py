@@ -127,7 +127,7 @@ class Job:
     def state_bytes(self) -> int:
         """The size of the local ranks' files in the newest saved state. Rank 0 has those of all."""
         names = {f"rank-{rank}.pt" for rank in self.local}
-        names |= {"shared.pt", "digests.json"} if 0 in self.local else set()
+        names |= {"shared.pt", "threads", "digests.json"} if 0 in self.local else set()
         states = (self.folder / "states").glob("step-*")
         newest = max(states, key=lambda each: int(each.name[5:]), default=None)
         files = [newest / name for name in names] if newest else []
@@ -159,11 +159,18 @@ class Job:
         }
 
 
+def own_cores(all_cores: list[int], first: int, count: int) -> list[int]:
+    """The cores of a device that has `count`, after `first` of other devices. Devices share cores
+    when there are more than that: counting begins again."""
+    return sorted({all_cores[(first + each) % len(all_cores)] for each in range(count)})
+
+
 class Cpu:
     """The server of one device."""
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
+        self.cores = own_cores(sorted(os.sched_getaffinity(0)), options.first_core, options.cores)
         self.jobs: dict[str, Job] = {}
         self._last_request = time.monotonic()
         self.server = Server(
@@ -199,6 +206,9 @@ class Cpu:
             "memory": o.memory,
             "cc": o.cc,
             "speed": o.speed,
+            "core_count": o.cores,
+            "first_core": o.first_core,
+            "cores": self.cores,
             "pid": os.getpid(),
         }
 
@@ -367,8 +377,13 @@ class Cpu:
             job.step = run["step"] or 0
             job.awaited = run.get("awaited")
         if phase == "suspended" and job.leads and job.state == "joining":
-            count = len(job.placement.devices)
-            job.ask("resume", lambda _reply: self._query(job), processes=count)
+            placement = job.placement
+            job.ask(
+                "resume",
+                lambda _reply: self._query(job),
+                processes=len(placement.devices),
+                **({"cores": placement.cores} if all(placement.cores) else {}),
+            )
         elif phase == "held":
             if job.cut_at is None:
                 job.cut_at = time.monotonic()
@@ -432,6 +447,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cc", required=True, help="compute capability, for the protocol")
     parser.add_argument("--speed", default=1.0, type=float, help="relative speed")
     parser.add_argument("--index", default=0, type=int)
+    parser.add_argument("--cores", default=0, type=int, help="for its processes; 0: all")
+    parser.add_argument("--first-core", default=0, type=int, help="how many other devices have")
     parser.add_argument("--state", required=True, help="the fleet's state directory")
     parser.add_argument("--socket", required=True, help="where to listen")
     parser.add_argument("--unasked", default=IDLE_EXIT_S, type=float, help="seconds: see above")

@@ -37,6 +37,7 @@ class Placement:
     cc: str  # the compute capability that the job sees; empty: the device's
     check_order: str
     incarnation: int
+    cores: tuple[tuple[int, ...], ...] = ()  # of each device, if it has any
 
     @staticmethod
     def read(message: messages.Place) -> Placement:
@@ -52,6 +53,7 @@ class Placement:
             message.cc,
             message.check_order,
             message.incarnation,
+            tuple(tuple(device.cores) for device in message.devices),
         )
 
 

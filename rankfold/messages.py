@@ -121,6 +121,9 @@ class ProxyHello(Struct, frozen=True):
     pid: Annotated[int, Meta(ge=1, le=2**31)]
     cc: str = ""  # an older proxy sends none: its device then equals none of a pool
     speed: float = 0.0
+    core_count: int = 0  # of type cpu: as its pool describes it, and the numbers of the cores
+    first_core: int = 0
+    cores: list[int] = []
 
 
 class RankFault(Struct, frozen=True):
@@ -265,10 +268,12 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Peered(Struct, frozen=True, forbid_unknown_fields=True):
-    """A device of a placement, and the socket of its proxy."""
+    """A device of a placement, the socket of its proxy, and the cores that it has, if it reports
+    any."""
 
     device: Name
     socket: SocketPath
+    cores: list[int] = []
 
 
 class OfJob(Operation, frozen=True):

@@ -26,7 +26,7 @@ from rankfold.service import Request
 
 SOCKET = "control"
 STATES, FILES = "states", "state"  # below the state folder; in a snapshot
-SHARED = ("shared.pt", "digests.json")  # of all ranks: in the snapshot of rank 0
+SHARED = ("shared.pt", "threads", "digests.json")  # of all ranks: in the snapshot of rank 0
 
 
 class _Background:

@@ -35,7 +35,7 @@ from rankfold.reconciler.faults import point, requested
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model import runtimes
-from rankfold.reconciler.model.observed import JobOnDevice, Observed
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice
 from rankfold.reconciler.model.recorded import Ending, Record, Save
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import environment
@@ -166,6 +166,8 @@ class Executor(JobActions):
             "--socket",
             str(self.layout.proxy_socket(device.name)),
         ]
+        if device.core_count:
+            arguments += ["--cores", str(device.core_count), "--first-core", str(device.first_core)]
         program = os.environ.get("RANKFOLD_PROXY")  # tests replace the proxy program with it
         command = (
             shlex.split(program)
@@ -312,7 +314,7 @@ class Executor(JobActions):
                 }
                 for r, d in enumerate(action.placement)
             ],
-            "devices": [{"device": d, "socket": str(self.layout.proxy_socket(d))} for d in devices],
+            "devices": [self._peered(observed.devices[d]) for d in devices],
         }
         yield from self._request_all(devices, "place", action, arguments)
         point("place.sent")
@@ -321,6 +323,12 @@ class Executor(JobActions):
             self.journal.end_action(action.job, action.epoch, "place")
             text = f"epoch {action.epoch}: {describe_placement(action.placement)}"
             self.journal.event(f"Job/{action.job}", "Placed", text)
+
+    def _peered(self, device: ObservedDevice) -> Json:
+        found: Json = {"device": device.name, "socket": str(self.layout.proxy_socket(device.name))}
+        if device.cores:  # proxies older than the field would refuse it
+            found["cores"] = list(device.cores)
+        return found
 
     def barrier(self, action: actions.Barrier) -> Steps:
         kind = f"barrier-{action.action}"

@@ -64,6 +64,7 @@ def most_given(gpus: int | Mapping[str, int]) -> int | None:
 
 RESTARTS_MAX = 10**6
 REPLICAS_MAX = 256  # of a service
+CORES_MAX = 1024  # of a device
 
 
 class Origin(Struct, frozen=True):
@@ -88,6 +89,9 @@ class Device(Struct, frozen=True):
     domain: PlaceName = ""
     node: PlaceName = ""  # empty: that of all devices of the domain that name none
     drained: bool = False  # jobs leave it, and none gets it
+    # A device of type cpu has so many cores of the machine, after so many of other devices.
+    core_count: Annotated[int, Meta(ge=0, le=CORES_MAX)] = 0
+    first_core: Annotated[int, Meta(ge=0)] = 0
 
 
 class Pool(Struct, frozen=True):

@@ -86,6 +86,9 @@ class ObservedDevice(Struct, frozen=True):
     speed: float = 1.0
     shares: bool | None = None  # whether ranks may share there; None: not reported
     loaded: int = 0  # kernels whose code is loaded, of any job
+    core_count: int = 0  # as in its pool
+    first_core: int = 0
+    cores: tuple[int, ...] = ()  # numbers of the cores on which its processes run; empty: all
 
     def job(self, name: str) -> JobOnDevice | None:
         return next((each for each in self.jobs if each.job == name), None)

@@ -180,6 +180,9 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> ObservedDev
         speed=hello.speed,
         shares=status.shares,
         loaded=status.loaded,
+        core_count=hello.core_count,
+        first_core=hello.first_core,
+        cores=tuple(hello.cores),
     )
 
 

@@ -27,14 +27,14 @@ from msgspec.structs import replace
 from rankfold.policy.vocabulary import Guaranteed
 from rankfold.reconciler.actions import Action, subject
 from rankfold.reconciler.model.desired import Desired
-from rankfold.reconciler.model.observed import Observed, ObservedDevice
+from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan import proxies
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.conditions import conditions, delayed
 from rankfold.reconciler.plan.ending import or_restart
 from rankfold.reconciler.plan.grants import is_late
-from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.plan.index import Index, as_described
 from rankfold.reconciler.plan.steps import Steps
 
 __all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
@@ -119,7 +119,5 @@ def assume_fleet(desired: Desired, observed: Observed) -> Observed:
     for name, device in desired.devices().items():
         seen = devices.get(name)
         if (seen is None or not seen.ready) and name not in observed.failing:
-            devices[name] = ObservedDevice(
-                name, type=device.type, memory=device.memory, cc=device.cc, speed=device.speed
-            )
+            devices[name] = as_described(device)
     return replace(observed, devices=devices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from rankfold.reconciler.model.desired import Desired, Device, Job
 from rankfold.reconciler.model.fitting import may_use
@@ -161,11 +162,15 @@ class Index:
         return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
 
+DESCRIBED = ("type", "memory", "cc", "speed", "core_count", "first_core")
+
+
+def as_described(device: Device, **fields: Any) -> ObservedDevice:
+    """The device as its proxy would report it."""
+    described = {name: getattr(device, name) for name in DESCRIBED}
+    return ObservedDevice(device.name, **described, **fields)
+
+
 def differs(device: Device, observed: ObservedDevice) -> bool:
     """Whether a device is not as its pool describes it."""
-    return (device.type, device.memory, device.cc, device.speed) != (
-        observed.type,
-        observed.memory,
-        observed.cc,
-        observed.speed,
-    )
+    return any(getattr(device, name) != getattr(observed, name) for name in DESCRIBED)

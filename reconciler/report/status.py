@@ -359,6 +359,8 @@ def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:
         status["counters"] = dict(record.counters.get(str(rank), {}))
     observed_device = snap.observed.devices.get(device) if device else None
     on_device = observed_device.job(record.name) if observed_device else None
+    if observed_device and observed_device.cores:
+        status["cores"] = list(observed_device.cores)
     for counted in on_device.ranks if on_device else ():
         if counted.rank == rank:
             status["counters"] = dict(counted.counters)
@@ -399,6 +401,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
             "domain": device.domain or None if device else None,
             "node": device.node or None if device else None,
             "memory": observed.memory if observed and ready else (device.memory if device else 0),
+            "cores": list(observed.cores) if observed and observed.cores else None,
             "used": observed.used if observed else 0,
             "ranks": snap.ranks_on.get(name, []),
             "state": _device_state(observed, device is not None, ending),

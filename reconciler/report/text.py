@@ -245,7 +245,9 @@ def _rank_cells(rank: Json) -> tuple[str, ...]:
     shown += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
     words = [f"{counted[key]} {key}" for key in shown]
     pid = f"pid {rank['pid']}" if rank["pid"] else ""
-    return (str(rank["rank"]), state, rank["device"] or "-", pid, ", ".join(words))
+    cores = rank.get("cores", ())
+    on = f" core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}" if cores else ""
+    return (str(rank["rank"]), state, f"{rank['device'] or '-'}{on}", pid, ", ".join(words))
 
 
 def _change_cells(change: Json) -> tuple[str, ...]:

@@ -256,7 +256,9 @@ def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
     if more:
         changes.append(("spec.devices", len(old.devices), len(new.devices)))
     for attribute, label in _OF_DEVICES.items():
-        was, now = ([_shown(getattr(d, attribute)) for d in p.devices] for p in (old, new))
+        was, now = (
+            [_shown(attribute, getattr(d, attribute)) for d in p.devices] for p in (old, new)
+        )
         if (set(was) != set(now)) if more else (was != now):
             changes.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
     was, now = ([d.name for d in p.devices if d.drained] for p in (old, new))
@@ -266,11 +268,11 @@ def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
 
 
 _OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
-_OF_DEVICES |= {"domain": "domain", "node": "node"}
+_OF_DEVICES |= {"domain": "domain", "node": "node", "core_count": "cores"}
 
 
-def _shown(value: object) -> str:
-    return size(value) if isinstance(value, int) else str(value) or "none"
+def _shown(attribute: str, value: object) -> str:
+    return size(value) if attribute == "memory" else str(value or "none")  # type: ignore[arg-type]
 
 
 def _runs(values: list[str]) -> str:

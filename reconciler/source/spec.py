@@ -488,6 +488,7 @@ class _Reader:
         name = doc.value["metadata"]["name"]
         devices: list[Device] = []
         index: dict[str, int] = {}
+        first_core = 0
         groups = doc.value["spec"]["devices"]
         self.device_count += sum(int(group.get("count", 1)) for group in groups)
         if self.device_count > FLEET_DEVICES_MAX:
@@ -512,6 +513,10 @@ class _Reader:
                 self.fault(file, doc, path, reason)
                 self.broken_pool = True
                 continue
+            cores = int(group.get("cores", 1)) if group["type"] == "cpu" else 0
+            if "cores" in group and not cores:
+                reason = f"devices of type {group['type']} have none: remove it"
+                self.fault(file, doc, ("spec", "devices", at, "cores"), reason)
             for _ in range(int(group.get("count", 1))):
                 number = index[group["type"]] = index.get(group["type"], -1) + 1
                 devices.append(
@@ -523,8 +528,11 @@ class _Reader:
                         float(group.get("speed", 1.0)),
                         domain=domain,
                         node=node,
+                        core_count=cores,
+                        first_core=first_core,
                     )
                 )
+                first_core += cores
         drained = self._drained(file, doc, devices)
         pool = Pool(
             name,

@@ -146,6 +146,12 @@ def loaders():
     assert private.start_data_worker(iterator, 1).seed == 4
     private.set_data_worker(None)
     assert get_worker_info() is None
+    for warns in (1, 0):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            DataLoader(Drawn(), num_workers=10**6)
+        assert len(found) == warns
+        private.allow_data_workers()
 
 
 def exceptions():

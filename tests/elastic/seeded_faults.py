@@ -17,6 +17,7 @@ ASK = "tests/elastic/test_requests.py::test_a_request_to_a_run_that_is_killed_is
 GENERATED = (
     "tests/elastic/test_generated.py::test_a_generated_model_has_the_bits_of_stock_processes"
 )
+THREADS = "tests/elastic/test_requests.py::test_the_number_of_threads_stays_on_any_number_of_cores"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 ELIGIBLE = "tests/elastic/test_eligible.py"
@@ -40,6 +41,12 @@ TABLE: Table = {
         },
     },
     "elastic/context.py": {
+        THREADS: {
+            "threads-of-the-cores": (
+                "    if torch.get_num_threads() != count:",
+                "    if False:",
+            ),
+        },
         WRITTEN: {
             "descriptors-of-the-first-worker": ("    write_to(context.output)\n", ""),
         },
@@ -103,6 +110,9 @@ TABLE: Table = {
         },
     },
     "elastic/state.py": {
+        THREADS: {
+            "threads-of-the-new-cores": ('    context.use_threads(state["threads"])', "    pass"),
+        },
         GENERATED: {
             "scheduler-begins-again": (
                 'wrapped.scheduler.load_state_dict(saved["scheduler"])',
@@ -170,6 +180,15 @@ TABLE: Table = {
         RESUME: {"damage-unnoticed": ("or _digest(path) != digest", "or False")},
     },
     "elastic/run.py": {
+        THREADS: {
+            "begins-with-the-threads-of-another-process": (
+                "threads=int((saved[1] / THREADS).read_text())",
+                "threads=1",
+            ),
+        },
+        "tests/elastic/test_requests.py::test_a_process_runs_on_its_cores": {
+            "all-cores": ("        os.sched_setaffinity(0, cores)", "        pass"),
+        },
         RESUME: {
             "rendezvous-of-a-killed-run": (
                 "        self._rendezvous.unlink(missing_ok=True)  # of",

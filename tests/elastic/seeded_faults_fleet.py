@@ -16,7 +16,8 @@ TABLE: Table = {
     "proxy/cpu.py": {
         RUN: {
             "each-device-leads": ("return self.device == 0", "return True"),
-            "one-process-for-all-devices": ("count = len(job.placement.devices)", "count = 1"),
+            "one-process-for-all-devices": ("processes=len(placement.devices)", "processes=1"),
+            "cores-are-not-passed-on": ("if all(placement.cores) else", "if False else"),
             "continues-at-no-step": ("job.step = run", "job.began = run"),
             "cut-is-saved-before-it-is-reached": (
                 'if job.state != "cut":\n            raise ControlError("no_cut", f"job {job.'
@@ -37,6 +38,9 @@ TABLE: Table = {
                 'job.ask("release", lambda _reply: self._query(job))',
                 "pass",
             ),
+        },
+        f"{DEVICE}::test_devices_have_cores_of_their_own_and_share_them_when_there_are_more": {
+            "same-cores-for-all-devices": ("(first + each) %", "each %"),
         },
         f"{DEVICE}::test_a_detach_ends_when_the_processes_have_ended": {
             "detached-before-the-processes-end": (

@@ -15,6 +15,7 @@ import pytest
 
 from rankfold import control
 from rankfold.elastic.requests import Request, Requests
+from rankfold.proxy.cpu import own_cores
 from support.leaks import State
 from support.patience import Pauses, scaled
 
@@ -31,6 +32,7 @@ class Run:
         self.phase, self.processes, self.step = "suspended", 0, 0
         self.quiet_s, self.awaited = 0.0, list(range(WORLD))
         self.requested: list[tuple[str, int | None]] = []
+        self.cores: list[Any] = []  # of each request to resume
         self.late: list[Request] = []  # to which the test replies
         self.delayed: set[str] = set()  # names of requests that go there
         self._requests = Requests(folder)
@@ -52,6 +54,7 @@ class Run:
             request.reply(**fields, saved=None)
             return
         self.requested.append((request.name, request.processes))
+        self.cores += [request.cores] if request.name == "resume" else []
         if request.name in self.delayed:
             self.late.append(request)
             return
@@ -134,7 +137,10 @@ def place(devices: list[Device], epoch: int, incarnation: int = 1) -> dict[str, 
             {"rank": rank, "device": each.name, "launcher": f"{each.socket}.launcher"}
             for rank, each in enumerate(where)
         ],
-        "devices": [{"device": each.name, "socket": each.socket} for each in devices],
+        "devices": [
+            {"device": each.name, "socket": each.socket, "cores": [number]}
+            for number, each in enumerate(devices)
+        ],
     }
 
 
@@ -145,6 +151,14 @@ def until(condition: Callable[[], Any]) -> None:
             return
         pauses.sleep()
     raise AssertionError("never came true")
+
+
+def test_devices_have_cores_of_their_own_and_share_them_when_there_are_more() -> None:
+    all_cores = [2, 3, 5, 7]
+    assert [own_cores(all_cores, first, 1) for first in range(6)] == [[2], [3], [5], [7], [2], [3]]
+    assert [own_cores(all_cores, first, 3) for first in (0, 3)] == [[2, 3, 5], [2, 3, 7]]
+    assert own_cores(all_cores, 0, 9) == all_cores
+    assert own_cores(all_cores, 2, 0) == [], "a pool of an earlier version names none"
 
 
 def test_a_run_is_started_held_and_ended_by_its_first_device(
@@ -158,6 +172,7 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     for each in devices:
         each.reaches("running")
     assert run.requested == [("resume", len(devices))]
+    assert run.cores == [((0,), (1,))]
     run.step = 9
     until(lambda: second.job()["ranks"][0]["collectives"] == 9)
     assert second.job()["ranks"][0]["collectives_here"] == 5

@@ -70,6 +70,27 @@ class Job:
         (lost,) = (c["message"] for c in self.now()["conditions"] if c["type"] == "Restarted")
         return "checkpoint" in lost and "from the beginning" not in lost
 
+    def affinities(self) -> dict[str, set[tuple[int, ...]]]:
+        """On which cores the threads of the process of each rank run. Each rank has a process."""
+        (first,) = [each["pid"] for each in self.now()["ranks"] if each["rank"] == 0]
+        processes = {name(pid): pid for pid in leaks.below(first)}
+        return {
+            f"rank-{rank}": {
+                tuple(sorted(os.sched_getaffinity(int(thread.name))))
+                for thread in Path(f"/proc/{processes[f'rank-{rank}']}/task").iterdir()
+            }
+            for rank in range(WORLD)
+        }
+
+    def cores(self) -> dict[str, set[tuple[int, ...]]]:
+        """As `status` reports them, and the pool promises: each device has one, while there are."""
+        all_cores = sorted(os.sched_getaffinity(0))
+        devices = {each["name"]: each["cores"] for each in self.rankfold.status()["devices"]}
+        promised = [[all_cores[each % len(all_cores)]] for each in range(WORLD)]
+        assert devices == {f"local/cpu-{each}": promised[each] for each in range(WORLD)}
+        assert f"local/cpu-0 core {promised[0][0]}" in self.rankfold("describe", "train")
+        return {f"rank-{each['rank']}": {(*each["cores"],)} for each in self.now()["ranks"]}
+
     def output(self) -> dict[str, str]:
         logs = self.rankfold.state.path / "jobs/train/logs"
         found = [*logs.glob("rank-*.out"), *logs.glob("rank-*.err")]
@@ -86,6 +107,7 @@ def test_changes_of_the_file_and_commands_change_no_bit(job: Job, long: dict[str
     assert len(set(job.now()["placement"].values())) == 2
     job.apply(3)
     assert sorted(job.now()["placement"].values()) == [f"local/cpu-{each}" for each in range(3)]
+    assert job.affinities() == job.cores()
     job.apply(1)
     assert set(job.now()["placement"].values()) == {"local/cpu-0"}
     job.rankfold("suspend", "train", "--override")

@@ -32,11 +32,15 @@ SPACE = 3 * 4096  # bytes: enough for new processes, not for the state
 
 @contextmanager
 def running(
-    python: Python, folder: Path, *options: str, script: tuple[object, ...] = SCRIPT_OF_FEATURES
+    python: Python,
+    folder: Path,
+    *options: str,
+    script: tuple[object, ...] = SCRIPT_OF_FEATURES,
+    command: tuple[object, ...] = (),
 ) -> Iterator[tuple[Callable[..., dict[str, Any]], list[Any]]]:
     """A function that sends requests to a run, and a list that gets the run's result."""
     ended: list[Any] = []
-    command = (*RUN, *options, "--state", folder, *script)
+    command = command or (*RUN, *options, "--state", folder, *script)
     thread = threading.Thread(target=lambda: ended.append(python(*command, **LONG)))
     thread.start()
     limit = time.monotonic() + scaled(60)
@@ -72,6 +76,52 @@ def test_requests_change_no_bit(python: Python, long: dict[str, str], tmp_path: 
         assert ask("resume", processes=3) == {"processes": 3, "step": suspended}
     assert (ended[0].returncode, ended[0].stderr) == (0, "")
     assert output(tmp_path) == long
+
+
+def test_the_number_of_threads_stays_on_any_number_of_cores(python: Python, tmp_path: Path) -> None:
+    """It decides bits. Rank 1 sets its own from the cores on which it begins. The run, which begins
+    with two, continues after a kill where PyTorch would use one."""
+    state, begun = tmp_path / "state", tmp_path / "begun"
+    script = (HERE / "threads.py", begun)
+    code = "import sys, torch; torch.set_num_threads(2); "
+    code += "from rankfold.elastic.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    options = ("run", "--world", WORLD, "--suspended", "--state", state)
+    two = sorted(os.sched_getaffinity(0))[:2]
+    with running(python, state, command=("-c", code, *options, *script)) as (ask, ended):
+        ask("resume", processes=1, cores=[two[:1]])
+        suspended = ask("suspend")["step"]
+        ask("cancel")
+    assert ended[0].returncode == 128 + 15
+    with running(python, state, "--suspended", script=script) as (ask, ended):
+        ask("resume", processes=2, cores=[two[:1], two])
+    assert (ended[0].returncode, ended[0].stderr) == (0, "")
+    logs = {name: text.splitlines() for name, text in output(state).items() if "out" in name}
+    assert set(begun.read_text().split()) == {"2"}
+    assert 0 < suspended < len(logs["rank-0.out"])
+    for lines in logs.values():
+        assert len({*lines}) == 1, lines
+    assert [lines[0].split()[0] for lines in logs.values()] == ["2", "3", "2"]
+    assert logs["rank-0.out"][0] != logs["rank-1.out"][0], "sums do not depend on threads"
+
+
+def test_a_process_runs_on_its_cores(python: Python, tmp_path: Path) -> None:
+    """Cores that the machine does not have leave it free."""
+    script = tmp_path / "affinity.py"
+    script.write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print(sorted(os.sched_getaffinity(0)))\n"
+    )
+    all_cores = sorted(os.sched_getaffinity(0))
+    last = all_cores[-1:]
+    with running(python, tmp_path, "--suspended", script=(script,)) as (ask, ended):
+        with pytest.raises(requests.Refused, match="cores must be a list of numbers for each proc"):
+            ask("resume", processes=2, cores=[last])
+        ask("resume", processes=2, cores=[last, [1023]])
+    assert ended[0].returncode == 0
+    assert "process 1 runs on all cores, not on 1023: " in ended[0].stderr
+    found = [text.strip() for name, text in output(tmp_path).items() if "out" in name]
+    assert found == [str(last), str(all_cores), str(all_cores)]
 
 
 def test_a_run_on_a_full_disk_refuses_changes_and_continues(

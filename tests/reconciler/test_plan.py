@@ -352,7 +352,17 @@ def test_a_job_on_a_device_that_hangs_is_not_over_before_it_is_seen_free() -> No
     assert place.records["a"].phase == "Failed"
 
 
-@pytest.mark.parametrize("change", [{"speed": 0.5}, {"cc": "9.0"}, {"cc": "7.5"}, {"memory": GIB}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speed": 0.5},
+        {"cc": "9.0"},
+        {"cc": "7.5"},
+        {"memory": GIB},
+        {"core_count": 2},
+        {"first_core": 1},
+    ],
+)
 def test_another_description_of_a_device_is_carried_out_when_it_is_free(
     change: dict[str, Any],
 ) -> None:
@@ -372,6 +382,7 @@ def test_another_description_of_a_device_is_carried_out_when_it_is_free(
     assert place.converge().fleet_ready
     now = place.devices["local/soft-0"]
     assert (now.memory, now.cc, now.speed) == (device.memory, device.cc, device.speed)
+    assert (now.core_count, now.first_core) == (device.core_count, device.first_core)
 
 
 def test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_one() -> None:

@@ -77,6 +77,15 @@ def test_several_documents_in_a_file_and_groups_of_one_kind_count_on() -> None:
     assert loaded.desired.devices()["local/soft-4"].speed == 0.5
 
 
+def test_devices_of_type_cpu_have_cores_of_their_own() -> None:
+    """One each where the file says nothing. Others have none."""
+    more = "    - {type: cpu, count: 2, cores: 3}\n    - {type: cpu, count: 2}\n"
+    devices = load(POOL + more).check().desired.devices()
+    found = {name: (each.first_core, each.core_count) for name, each in devices.items()}
+    cores = {"local/cpu-0": (0, 3), "local/cpu-1": (3, 3), "local/cpu-2": (6, 1)}
+    assert found.items() >= {**cores, "local/cpu-3": (7, 1), "local/soft-0": (0, 0)}.items()
+
+
 def test_a_relative_workdir_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/job.yaml").write_text(JOB + "  workdir: ../data\n")
@@ -215,6 +224,8 @@ WRONG_POOL_ADDITIONS = {
     "      computeCapability: new": '"new" is invalid. CUDA compute capability in quotes',
     "      speed: 0": "must be at least 0.001, not 0. Relative speed",
     "      speed: 2": "must be at most 1, not 2. Relative speed",
+    "      cores: 0": "must be at least 1, not 0. How many cores",
+    "      cores: 2": "spec.devices[0].cores: devices of type soft have none: remove it",
     "      node: Rack 1": '"Rack 1" is invalid. Node in which the devices are',
     "      domain: 7": "spec.devices[0].domain: must be a text",
     "      colour: red": "spec.devices[0].colour: there is no such field",
@@ -603,16 +614,17 @@ FULL: dict[str, Any] = {
         "spec": {
             "devices": [
                 {
-                    "type": "soft",
+                    "type": "cpu",
                     "count": 4,
                     "memory": "1GiB",
                     "computeCapability": "12.0",
                     "speed": 1.0,
+                    "cores": 1,
                     "domain": "rack-1",
                     "node": "a",
                 }
             ],
-            "drain": ["local/soft-0", "a"],
+            "drain": ["local/cpu-0", "a"],
         },
     },
     "Service": {

@@ -26,6 +26,7 @@ from rankfold.reconciler.model.observed import (
 from rankfold.reconciler.model.recorded import NODE, Answer, LocalSnapshot, Record, Restore, Save
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.plan import saving
+from rankfold.reconciler.plan.index import as_described
 
 
 @dataclass
@@ -201,15 +202,8 @@ class Fleet:
                 if device.name in self.failing:
                     return
                 self.pids += 1
-                self.devices[device.name] = ObservedDevice(
-                    device.name,
-                    False,
-                    self.pids,
-                    device.type,
-                    device.memory,
-                    cc=device.cc,
-                    speed=device.speed,
-                )
+                starting = as_described(device, ready=False, pid=self.pids)
+                self.devices[device.name] = starting
             case actions.StopProxy(name):
                 assert not self.jobs_on(name), "stopped under a job"
                 self.lose(name)
