@@ -109,6 +109,9 @@ TABLE: Table = {
         },
     },
     "elastic/determinism.py": {
+        f"{LEVELS}::test_no_limit_of_a_type_changes_the_bits_of_the_code_path_of_d2": {
+            "onednn-uses-all-instructions": ('    "ONEDNN_MAX_CPU_ISA": "AVX2",\n', ""),
+        },
         f"{LEVELS}::test_d2_is_refused_on_a_cpu_without_its_instructions": {
             "code-path-is-not-pinned": ("    os.environ.update(CODE_PATH)\n", ""),
             "any-cpu-will-do": ("if each not in flags", "if False"),

@@ -17,7 +17,25 @@ from support.patience import scaled
 
 FEATURES = ("view", "crossed")  # whose sums and buckets have several orders
 RUN = ("-m", "rankfold.elastic", "run", "--world", WORLD)
-TYPES = ("default", "avx2", "avx512")
+# Each type limits libraries to its instructions. The run at D2 replaces these limits, except that
+# of MKL, on which its path for all processors does not depend; only Intel's processors have it.
+TYPES = {
+    "default": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+    },
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    },
+    "avx512": {
+        "ATEN_CPU_CAPABILITY": "avx512",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +94,7 @@ def test_types_of_cpu_differ_at_d1_and_agree_at_d2(python: Python, tmp_path: Pat
         for kind in TYPES:
             folder = tmp_path / level / kind
             options = ("--determinism", level, "--state", folder)
-            runs(*RUN, *options, SCRIPT, "view", ATEN_CPU_CAPABILITY=kind)
+            runs(*RUN, *options, SCRIPT, "view", **TYPES[kind])
             found[level, kind] = output(folder)
     assert found["D1", "default"] != found["D1", "avx2"]
     assert found["D2", "default"] == found["D2", "avx2"] == found["D2", "avx512"]
@@ -85,6 +103,30 @@ def test_types_of_cpu_differ_at_d1_and_agree_at_d2(python: Python, tmp_path: Pat
     stock.mkdir()
     runs(HERE / "stock.py", WORLD, stock, SCRIPT, "view", **determinism.CODE_PATH)
     assert found["D2", "avx2"] == output(stock)
+
+
+@pytest.mark.torch
+def test_no_limit_of_a_type_changes_the_bits_of_the_code_path_of_d2(python: Python) -> None:
+    """`python` only shows that PyTorch is there: it looks for limits when it is imported."""
+    code = (
+        "import hashlib, torch; torch.manual_seed(1)\n"
+        "a, b = torch.randn(57, 129), torch.randn(129, 33)\n"
+        "found = a @ b, torch.nn.functional.gelu(a), torch.nn.GRU(33, 5)(a @ b)[0]\n"
+        "found += (torch.nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 17, 17)),)\n"
+        "print(*(hashlib.sha256(each.detach().numpy()).hexdigest() for each in found))\n"
+    )
+    own = {**os.environ, "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**own, **TYPES[kind], **determinism.CODE_PATH},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for kind in ("default", "avx512")
+    ]
+    first, second = (each.communicate(timeout=scaled(120.0))[0] for each in running)
+    assert first == second != ""
 
 
 @pytest.mark.torch

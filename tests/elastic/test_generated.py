@@ -1,15 +1,20 @@
 """A generated model has the bits of stock DistributedDataParallel, and each worker its samples in
 the same order, whatever happens to its run: changes of the number of processes, suspensions,
-checkpoints, kills."""
+checkpoints, kills, and at D2 other types of CPU."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +22,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from elastic.conftest import Python
+from elastic.conftest import FOLDER, LIMIT_S, Python
+from elastic.test_determinism import TYPES
 from elastic.test_features import HERE, output
-from rankfold.elastic import requests
+from rankfold.elastic import determinism, requests
+from rankfold.paths import REPOSITORY
 from support.patience import scaled
 
 pytestmark = pytest.mark.torch
 SCRIPT = HERE / "generated.py"
 EPOCHS, MOST = 2, 8  # as in the script; ranks
 Layers = list[list[Any]]
+Runs = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @st.composite
@@ -93,15 +101,18 @@ def steps_of(job: dict[str, Any]) -> int:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A job, and what happens to its run. Changes are planned, or requested while it runs."""
-    job = draw(jobs())
+def runs(
+    draw: st.DrawFn, known: st.SearchStrategy[dict[str, Any]], *others: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A job, and what happens to its run. Changes are planned, or requested while it runs. `others`
+    are requests in addition to the usual ones."""
+    job = draw(known)
     world, steps = job["world"], steps_of(job)
     count = st.integers(1, world)
     at = st.integers(1, steps)
     kill = st.tuples(at, st.integers(0, world - 1), st.sampled_from(["process", "parent"]))
     planned = draw(st.booleans())
-    request = st.sampled_from(["scale", "checkpoint", "suspend"])
+    request = st.sampled_from(["scale", "checkpoint", "suspend", *others])
     return job, {
         "processes": draw(count),
         "every": draw(st.sampled_from([None, 1, 2, 3])),
@@ -117,14 +128,19 @@ def request_all(folder: Path, wanted: list[tuple[str, int]], ended: threading.Ev
         while not requests.runs(folder) and not ended.is_set():
             time.sleep(0.005)
         try:
-            requests.ask(folder, request=name, **({"processes": count} if name == "scale" else {}))
+            word = "suspend" if name == "move" else name
+            requests.ask(folder, request=word, **({"processes": count} if name == "scale" else {}))
             if name == "suspend":
                 requests.ask(folder, request="resume", processes=count)
+            if name == "move":  # to the next type of CPU, in another run
+                requests.ask(folder, request="cancel")
+                while requests.runs(folder):
+                    time.sleep(0.005)
         except requests.Refused as refused:
             print(f"{name}: {refused}")
 
 
-def run(python: Python, folder: Path, job: dict[str, Any], events: dict[str, Any]) -> None:
+def run(python: Runs, folder: Path, job: dict[str, Any], events: dict[str, Any]) -> None:
     """Runs the job until it succeeds: a run whose parent was killed is resumed, or begun again."""
     state = folder / "state"
     counts = {0: events["processes"], **events["schedule"]}
@@ -136,18 +152,20 @@ def run(python: Python, folder: Path, job: dict[str, Any], events: dict[str, Any
     )
     options: list[object] = ["--world", job["world"], "--schedule", schedule, "--state", state]
     options += ["--checkpoint-every", events["every"]] if events["every"] else []
+    options += ["--determinism", events.get("level", "D1")]
     resume: list[object] = []
+    moves = [name for name, _ in events["requests"] if name == "move"]
     ended = threading.Event()
     asking = threading.Thread(target=request_all, args=(state, events["requests"], ended))
     asking.start()
     try:
-        for _ in range(1 + len(kills)):
+        for _ in range(1 + len(kills) + len(moves)):
             command = ("-m", "rankfold.elastic", "run", *options, *resume, SCRIPT, json.dumps(job))
             done = python(*command, KILLS=",".join(kills))
             print(done.returncode, done.stderr)
             if done.returncode == 0:
                 return
-            assert done.returncode in (-9, 128 + 9), output(state)
+            assert done.returncode in (-9, 128 + 9, *(128 + 15 for _ in moves)), output(state)
             saved = any((state / "states").glob("step-*"))
             resume = ["--resume"] if saved else []
         raise AssertionError(f"killed more often than {kills}")
@@ -197,10 +215,17 @@ EVENTS = {
 }
 
 
-def compare(python: Python, folder: Path, job: dict[str, Any], events: dict[str, Any]) -> None:
+def compare(
+    python: Runs,
+    folder: Path,
+    job: dict[str, Any],
+    events: dict[str, Any],
+    of_stock: Runs | None = None,
+) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "stock").mkdir(parents=True)
-    done = python(HERE / "stock.py", job["world"], folder / "stock", SCRIPT, json.dumps(job))
+    stock = of_stock or python
+    done = stock(HERE / "stock.py", job["world"], folder / "stock", SCRIPT, json.dumps(job))
     expected = output(folder / "stock")
     assert (done.returncode, done.stderr) == (0, ""), expected
     run(python, folder, job, events)
@@ -226,8 +251,60 @@ def test_a_generated_model_has_the_bits_of_stock_processes(python: Python, tmp_p
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example((USUAL, {**EVENTS, "schedule": {}, "requests": [("suspend", 1), ("scale", 4)]}))
-@given(runs())
+@given(runs(jobs()))
 def test_generated_models_have_the_bits_of_stock_processes(
     python: Python, tmp_path: Path, generated: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     compare(python, tmp_path / "run", *generated)
+
+
+class Interpreters:
+    """Runs Python on one type of CPU after the other, each time in a new process: PyTorch looks for
+    limits when it is imported."""
+
+    def __init__(self, *limits: dict[str, str]) -> None:
+        self._limits = cycle(limits)
+        self.used = 0
+
+    def __call__(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        self.used += 1
+        own = {"PYTHONPATH": f"{FOLDER}:{REPOSITORY}", "OMP_NUM_THREADS": "1", **next(self._limits)}
+        return subprocess.run(
+            [sys.executable, *map(str, words)],
+            env={**os.environ, **own, **variables},
+            timeout=scaled(LIMIT_S),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@st.composite
+def moved(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """A job that runs on several types at D2, what happens to it, and the types."""
+    job, events = draw(runs(jobs(), "move", "move"))
+    return job, {**events, "level": "D2"}, draw(st.permutations([*TYPES]))
+
+
+MOVED = {**EVENTS, "level": "D2", "schedule": {}, "requests": [("scale", 4), ("move", 1)]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@example((USUAL, MOVED, ["avx512", "default", "avx2"]))
+@given(moved())
+def test_generated_models_have_equal_bits_on_several_types_of_cpu(
+    python: Python, tmp_path: Path, generated: tuple[dict[str, Any], dict[str, Any], list[str]]
+) -> None:
+    """`python` only shows that PyTorch is there."""
+    job, events, types = generated
+    on_types = Interpreters(*(TYPES[each] for each in types))
+    compare(on_types, tmp_path / "run", job, events, Interpreters(determinism.CODE_PATH))
+    if generated == (USUAL, MOVED, types):
+        assert on_types.used > 1, "it ran on one type"
