@@ -1,9 +1,8 @@
 """Which elastic jobs get the devices that are left.
 
-The throughput of a job of R ranks on n equal devices is R/f, where f is the number of ranks of the
-device that has the most (Eq. 1 of EasyScale for one type of device). Devices go to the job whose
-throughput grows by the largest factor per device, step by step; then jobs that got some exchange
-them as long as the product of all throughputs grows.
+Devices go to the job whose speed grows by the largest factor per device, step by step; then jobs
+that got some exchange them as long as the product of all speeds grows. speed.py says how fast each
+job is; none gets devices with which it would not be faster.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from rankfold.policy.speed import Speed
+
+GAIN = 1e-9  # less is none
 EXCHANGED_MAX = 16  # jobs: the exchange takes time in proportion to the square of their number
 
 
@@ -23,12 +25,12 @@ class Growing(Struct, eq=False):
     """A job that may grow.
 
     sizes: numbers of devices, ascending; the first is what it has.
-    folds: with each, the ranks of the device that has the most.
+    speeds: with each, up to a factor of the job.
     at: the chosen size, as an index.
     """
 
     sizes: tuple[int, ...]
-    folds: tuple[int, ...]
+    speeds: tuple[float, ...]
     at: int = 0
 
     @property
@@ -40,23 +42,23 @@ class Growing(Struct, eq=False):
         return bisect_right(self.sizes, devices) - 1
 
     def factor(self, at: int) -> float:
-        """By how much the throughput is higher with another size, as a logarithm."""
-        return math.log(self.folds[self.at] / self.folds[at])
+        """By how much the speed is higher with another size, as a logarithm."""
+        return math.log(self.speeds[at] / self.speeds[self.at])
 
 
-def growing(world_size: int, have: int, sizes: Sequence[int], free: int) -> Growing:
+def growing(speed: Speed, have: int, sizes: Sequence[int], free: int) -> Growing:
     """have: devices that it has; sizes: numbers with which it is worth running, ascending; free:
     devices that are left for all. Of the sizes that are too large, only the first is considered."""
-    return Growing(*_options(world_size, have, tuple(sizes), free))
+    return Growing(*_options(speed, have, tuple(sizes), free))
 
 
 @functools.lru_cache(maxsize=4096)  # many jobs are alike
 def _options(
-    world_size: int, have: int, sizes: tuple[int, ...], free: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`Growing.sizes` and `Growing.folds`."""
+    speed: Speed, have: int, sizes: tuple[int, ...], free: int
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """`Growing.sizes` and `Growing.speeds`."""
     options = (have, *sizes[bisect_right(sizes, have) : bisect_right(sizes, have + free) + 1])
-    return options, tuple(-(-world_size // size) for size in options)
+    return options, tuple(map(speed.on, options))
 
 
 def share(jobs: Sequence[Growing], devices: int) -> None:
@@ -77,7 +79,7 @@ def _greedy(jobs: Sequence[Growing], left: int) -> int:
         if job.at + 1 == len(job.sizes) or job.sizes[job.at + 1] > job.sizes[job.at] + left:
             return
         steps = range(job.at + 1, job.within(job.size + left) + 1)
-        offers = ((job.sizes[at] - job.size, at) for at in steps)
+        offers = ((job.sizes[at] - job.size, at) for at in steps if job.factor(at) > GAIN)
         best = min(
             ((-job.factor(at) / added, -added, place, at) for added, at in offers), default=None
         )
@@ -118,6 +120,6 @@ def _exchanges(jobs: Sequence[Growing], left: int) -> list[tuple[float, int, int
                 upper = takes.within(takes.size + freed)
                 if taker != giver and upper > takes.at:
                     gain = takes.factor(upper) + gives.factor(lower)
-                    if gain > 1e-9:
+                    if gain > GAIN:
                         found.append((gain, -giver, lower, -taker, upper))
     return found

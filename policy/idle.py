@@ -8,6 +8,7 @@ from rankfold.policy.causes import cause_of, keeps
 from rankfold.policy.decided import Decided
 from rankfold.policy.growth import growing, share
 from rankfold.policy.lending import Wanting, sizes_of
+from rankfold.policy.rates import speed_of
 from rankfold.policy.vocabulary import Decision, Job
 
 
@@ -34,7 +35,7 @@ def grow(
                 alike.setdefault(key, []).append(job)
     for (_, groups), jobs in alike.items():
         if free := decided.free.count(groups):
-            sizes = [growing(j.world_size, _have(decided, j), sizes_of(j), free) for j in jobs]
+            sizes = [growing(speed_of(j, now), _have(decided, j), sizes_of(j), free) for j in jobs]
             share(sizes, free)
             for job, grown in zip(jobs, sizes, strict=True):
                 if grown.at:

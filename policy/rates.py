@@ -1,4 +1,4 @@
-"""Growth that made a job slower is taken back.
+"""Growth that made a job slower is taken back, and not tried again for a while.
 
 A job's rate is measured on each number of devices that it runs on (reconciler/rates.py). If it is
 lower on more devices than it was on fewer, the job returns to the fewer ones, and does not grow
@@ -7,6 +7,7 @@ beyond them for RETRY_S. Then it may grow again, and is measured again.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from rankfold.plural import count
 from rankfold.policy.lending import least_of
+from rankfold.policy.speed import Speed, speed
 from rankfold.policy.vocabulary import Decision, Disturbance, Job, Rate
 
 SLOWER = 0.95  # of the rate on fewer devices: what is above counts as equal
@@ -43,6 +45,36 @@ def slower(rates: Sequence[Rate], now: float) -> Rate | None:
     smallest. now: seconds, on the clock of `Rate.at`; a clock that is set back ends the limit."""
     found = [each for each in rates if 0 <= now - each.at < RETRY_S and is_slower(each)]
     return min(found, key=lambda each: each.devices, default=None)
+
+
+def believed(rates: Sequence[Rate], now: float) -> list[Rate]:
+    """The rates that tell how fast a job is: that more devices made it slower, for RETRY_S only."""
+    return [
+        each
+        for each in rates
+        if 0 <= now - each.at < RETRY_S
+        or all(fewer.devices >= each.devices or fewer.per_s < each.per_s for fewer in rates)
+    ]
+
+
+def speed_of(job: Job, now: float) -> Speed:
+    """How fast a job is on any number of devices. now: as above."""
+    if not job.rates and not job.history:
+        return _unmeasured(job.world_size)
+    return speed(job.world_size, believed(job.rates, now), believed(job.history, now))
+
+
+def estimate(
+    ranks: int, devices: int, rates: Sequence[Rate], history: Sequence[Rate], now: float
+) -> float | None:
+    """Steps per second on a number of devices, from everything except the job's own rate there.
+    None: nothing was measured."""
+    others = [each for each in rates if each.devices != devices]
+    found = speed(ranks, believed(others, now), believed(history, now))
+    return found.on(devices) if found.points else None
+
+
+_unmeasured = functools.lru_cache(maxsize=1024)(Speed)  # most jobs
 
 
 def limits(jobs: Sequence[Job], spent: Collection[str], now: float) -> dict[str, Limit]:

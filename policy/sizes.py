@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 
+from rankfold.policy.speed import folds
+
 
 @functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
 def useful(world_size: int, least: int, most: int) -> tuple[int, ...]:
@@ -12,10 +14,10 @@ def useful(world_size: int, least: int, most: int) -> tuple[int, ...]:
     has fewer of them; any other number makes the job no faster. Ascending. least, most: 1 to
     world_size."""
     sizes = [least]
-    ranks = _up(world_size, least)
-    while ranks > 1 and (devices := _up(world_size, ranks - 1)) <= most:
+    ranks = folds(world_size, least)
+    while ranks > 1 and (devices := folds(world_size, ranks - 1)) <= most:
         sizes.append(devices)
-        ranks = _up(world_size, devices)
+        ranks = folds(world_size, devices)
     return tuple(sizes)
 
 
@@ -23,7 +25,3 @@ def largest(sizes: tuple[int, ...], limit: int) -> int:
     """The largest of ascending numbers that is at most `limit`; 0 if there is none."""
     index = bisect_right(sizes, limit)
     return sizes[index - 1] if index else 0
-
-
-def _up(number: int, parts: int) -> int:
-    return -(-number // parts)

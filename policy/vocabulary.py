@@ -164,6 +164,7 @@ class Job(Struct, frozen=True, gc=False):
     disturbed: when it was disturbed, for one of DISTURBING, on the clock of `created`; those of the
         last BUDGET_S at least.
     rates: how fast it was, for each number of devices that has been measured.
+    history: how fast other jobs with the same program were on such devices.
     locality: it is placed only on devices of one node, or of one domain.
     drained: how many of the devices that it is on are drained. It leaves these, also if it has to
         continue on fewer devices, or wait without any; its minimum run time and the number of its
@@ -211,6 +212,7 @@ class Job(Struct, frozen=True, gc=False):
     covered: int | None = None
     disturbed: tuple[float, ...] = ()
     rates: tuple[Rate, ...] = ()
+    history: tuple[Rate, ...] = ()
     locality: Locality = "any"
     drained: int = 0
 

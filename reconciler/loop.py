@@ -141,6 +141,7 @@ class Loop:
             failing=self.processes.failing,
             transfers=self.progress.note(observed.transfers),
             store_query=self.store_query,
+            measured=self.journal.get("measured", ()),
         )
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):

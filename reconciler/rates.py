@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from rankfold.policy.rates import RETRY_S, in_words, is_slower
+from rankfold.policy.rates import RETRY_S, estimate, in_words, is_slower
+from rankfold.policy.speed import deviates
 from rankfold.policy.vocabulary import Rate
 from rankfold.reconciler.journal.journal import Journal
-from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.history import History
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.wording import count
@@ -113,9 +115,11 @@ class Rates:
         self._due &= windows.keys()
         if self._due and not 0 <= now - self._recorded_at < APART_S * len(windows):
             self._recorded_at = now
-            self._record(desired, now)
+            devices = desired.devices().values()
+            history = History(records.values(), observed.measured, devices)
+            self._record(desired, history, now)
 
-    def _record(self, desired: Desired, now: float) -> None:
+    def _record(self, desired: Desired, history: History, now: float) -> None:
         with self._journal.transaction():
             for name in sorted(self._due):
                 record, window = self._journal.record(name), self._windows[name]
@@ -123,16 +127,17 @@ class Rates:
                     continue
                 rate = window.rate(len(set(record.placement)), now)
                 if rate is not None:
-                    elastic = desired.jobs[name].elastic
-                    self._record_rate(record, rate, elastic)
+                    job = desired.jobs[name]
+                    others = history.of(job, record, record.device_type)
+                    self._record_rate(record, rate, job, others)
         self._due.clear()
 
-    def _record_rate(self, record: Record, rate: Rate, elastic: bool) -> None:
+    def _record_rate(self, record: Record, rate: Rate, job: Job, history: tuple[Rate, ...]) -> None:
         last = next((each for each in record.rates if each.devices == rate.devices), None)
         begun = record.placed_since or 0.0
         if last is not None and last.at >= begun and _holds(last, rate.at):
             return  # it has been found slower: that decides
-        if elastic:
+        if job.elastic:
             rate = replace(rate, before=before(record.rates, rate, begun))
         others = (each for each in record.rates if each.devices != rate.devices)
         rates = tuple(sorted((*others, rate), key=lambda each: each.devices))
@@ -141,6 +146,18 @@ class Rates:
             why = in_words(rate, rate.before)
             text = f"{why}: it gets at most {count(rate.before.devices, 'device')} for an hour"
             self._journal.event(f"Job/{record.name}", "Slower", text, "Warning")
+        elif last is None:
+            self._compare(record, rate, history)
+
+    def _compare(self, record: Record, rate: Rate, history: tuple[Rate, ...]) -> None:
+        """Report that a rate is not as estimated: the first on that number of devices."""
+        guess = estimate(len(record.placement), rate.devices, record.rates, history, rate.at)
+        if guess is not None and deviates(rate.per_s, guess):
+            text = (
+                f"{rate.per_s:.3g} steps per s on {count(rate.devices, 'device')}, not {guess:.3g} "
+                "as estimated: estimates for other numbers of devices follow from it, too"
+            )
+            self._journal.event(f"Job/{record.name}", "Corrected", text)
 
 
 def _holds(rate: Rate, now: float) -> bool:

@@ -44,11 +44,13 @@ from rankfold.reconciler.model.desired import (
     Origin,
     Pool,
 )
+from rankfold.reconciler.model.history import measured_of
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 
 EVENTS_MAX = 10_000
+MEASURED_MAX = 200  # jobs whose rates are kept when their records are removed
 EVENTS_PER_JOB_MAX = 256  # most actions, and most changes, kept of a job
 
 POLICY: dict[str, Any] = {  # fields of `Desired` that Policy documents give, and their defaults
@@ -450,12 +452,15 @@ class Journal:
         return not old.removed
 
     def forget(self, kind: str, name: str) -> None:
-        """Remove an object and, for a job, its record. Its events stay, and so does its last
-        incarnation: the next job of this name must not repeat it."""
+        """Remove an object and, for a job, its record. Its events stay, and so do its rates, and
+        its last incarnation: the next job of this name must not repeat it."""
         with self.transaction():
             if kind == "Job" and (record := self.record(name)):
                 had = self.get("incarnations", {})
                 self.set("incarnations", had | {name: record.incarnation})
+                if (measured := measured_of(record)) is not None:
+                    known = self.get("measured", ())
+                    self.set("measured", [*known, measured][-MEASURED_MAX:])
             key = kind, name
             self._write(self._objects, key, "DELETE FROM objects WHERE kind = ? AND name = ?", key)
             if kind == "Job":

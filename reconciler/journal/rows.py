@@ -22,6 +22,7 @@ from rankfold.reconciler.model.desired import (
     QuotaRule,
     TierRule,
 )
+from rankfold.reconciler.model.observed import Measured
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
 
@@ -100,6 +101,7 @@ META: dict[str, Any] = {
     "no_saves": str,
     "incarnations": dict[str, Count],
     "over": dict[str, Seconds],
+    "measured": tuple[Measured, ...],
 }
 
 

@@ -62,6 +62,10 @@ class Groups:
         """How many devices of each type a job may use, in the order of the files."""
         return self._find(job, record).count
 
+    def kind(self, job: Job, record: Record) -> str:
+        """The type of device that a job has, or gets; empty if there is none for it."""
+        return record.device_type or most_frequent(self.count(job, record))
+
     def most(self, job: Job, record: Record) -> int:
         """How many devices a job can have at most: all are of one type, and of one node or domain
         if the job requests that."""

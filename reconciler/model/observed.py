@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from rankfold.policy.vocabulary import Rate
 from rankfold.reconciler.model.values import CAPABILITIES, Json
 
 
@@ -144,6 +145,14 @@ class StoreQuery(Struct, frozen=True):
         return StoreQuery(now, 0 if answered else self.silent + 1)
 
 
+class Measured(Struct, frozen=True):
+    """How fast a job was whose record has been removed. program: as history.py names it."""
+
+    program: str
+    device_type: str
+    rates: tuple[Rate, ...]
+
+
 class Observed(Struct, frozen=True):
     """The observed state. A device or a rank that is missing here does not exist."""
 
@@ -159,3 +168,4 @@ class Observed(Struct, frozen=True):
     )
     minute: int = -1  # of the day, UTC, as the wall clock says; below 0: not known
     store_query: StoreQuery = StoreQuery()
+    measured: tuple[Measured, ...] = ()  # the oldest first

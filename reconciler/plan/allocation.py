@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from rankfold.policy import vocabulary as policy
 from rankfold.policy.decide import decide
 from rankfold.reconciler.model.desired import Job
-from rankfold.reconciler.model.fitting import Group, Groups, may_use, most_frequent
+from rankfold.reconciler.model.fitting import Group, Groups, may_use
+from rankfold.reconciler.model.history import History
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.model.states import ON_DEVICES
@@ -80,6 +81,8 @@ class Allocation:
             index.observed.minute,
         )
         self._now = now
+        measured = index.observed.measured
+        self._history = History(index.records.values(), measured, index.devices.values())
         self.jobs = jobs = self._jobs()
         decisions = decide(fleet, jobs, rules, now)
         for name, decision in decisions.items():
@@ -184,9 +187,16 @@ class Allocation:
             quota=job.quota,
             disturbed=record.disturbed,
             rates=record.rates,
+            history=self._history_of(job, record),
             locality=job.locality,
             drained=sum(map(self.index.is_drained, devices)) if wants == "devices" else 0,
         )
+
+    def _history_of(self, job: Job, record: Record) -> tuple[policy.Rate, ...]:
+        """The rates of other jobs with its program, on the type of device that it gets."""
+        if self._history.is_empty:
+            return ()
+        return self._history.of(job, record, self.groups.kind(job, record))
 
     def _guaranteed(self, job: Job, record: Record) -> policy.Guaranteed | None:
         """The fraction that is guaranteed to a job, and its progress until now; None if another
@@ -304,8 +314,7 @@ class Allocation:
         """The devices that a job could ever have."""
         if job.locality != "any":
             return self.groups.most(job, record)
-        fitting = self.groups.count(job, record)
-        return fitting.get(record.device_type or most_frequent(fitting), 0)
+        return self.groups.count(job, record).get(self.groups.kind(job, record), 0)
 
     def _wait_for_memory(self, job: Job, record: Record, decision: policy.Decision) -> None:
         objection = self.memory.refusal(job, record, decision.number, decision.others)

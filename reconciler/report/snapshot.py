@@ -12,13 +12,16 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from rankfold.policy.vocabulary import Rate
 from rankfold.reconciler import actions, clock, liveness, plan
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.fitting import Groups
+from rankfold.reconciler.model.history import History
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import (
     Change,
@@ -71,6 +74,17 @@ class Snapshot(Struct, frozen=True, dict=True):
         return dict(changes)
 
     @functools.cached_property
+    def _history(self) -> tuple[History, Groups]:
+        devices = self.desired.devices().values()
+        known = History(self.records.values(), self.observed.measured, devices)
+        return known, Groups(devices)
+
+    def history_of(self, job: Job, record: Record) -> tuple[Rate, ...]:
+        """The rates of other jobs with its program, on the type of device that it gets."""
+        history, groups = self._history
+        return history.of(job, record, groups.kind(job, record))
+
+    @functools.cached_property
     def planned_ends(self) -> Mapping[str, Ending]:
         ends = (each for each in self.plan.actions if isinstance(each, actions.End))
         return {each.job: each.ending for each in ends}
@@ -118,7 +132,8 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
             layout, sorted(devices), records, prober, SILENT_AFTER_S, silent, no_saves
         )
         failing = still_bad(store.get("failing") or {}, observed)
-        observed = structs.replace(observed, failing=failing)
+        measured = store.get("measured", ())
+        observed = structs.replace(observed, failing=failing, measured=measured)
         planned = plan.plan(desired, records, observed, clock.now())
         meta = {key: store.get(key) for key in _META}
         idle = frozenset(name for name, job in desired.jobs.items() if job.idle)

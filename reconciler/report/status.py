@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from rankfold import settings
 from rankfold.policy.serving import bounded
+from rankfold.policy.vocabulary import Rate
 from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
@@ -228,7 +229,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "restarts": record.restarts,
         "guaranteed": _guaranteed(record),
         "queue": _queue(snap, job, record),
-        "rates": rates_of(job, record),
+        "rates": rates_of(job, record, snap.history_of(job, record)),
         "slower": _slower(record),
         "pauses": {kind: round(record.pauses[kind], 6) for kind in sorted(record.pauses)},
         "gpuSeconds": round(record.used_so_far(clock.now()), 3),
@@ -286,30 +287,33 @@ def _queue(snap: Snapshot, job: Job, record: Record) -> Json | None:
     }
 
 
-def rates_of(job: Job, record: Record) -> list[Json]:
+def rates_of(job: Job, record: Record, history: Sequence[Rate]) -> list[Json]:
     """How fast a job was on each number of devices, and how fast it would be on the others of its
-    range."""
-    found: list[Json] = [
-        {
-            "devices": each.devices,
-            "perSecond": _digits(each.per_s),
-            "basis": "measured",
-            "at": clock.wall(each.at),
-        }
-        for each in record.rates
-    ]
-    if record.rates and job.gpus_min is not None:
-        from rankfold.policy.sizes import useful  # here: most jobs have no range
+    range. history: the rates of other jobs with its program."""
+    if not record.rates and not history:
+        return []
+    from rankfold.policy.rates import estimate  # here: most jobs have not been measured
+    from rankfold.policy.sizes import useful
 
-        known = {each.devices for each in record.rates}
-        last = max(record.rates, key=lambda each: each.at)
-        for size in useful(job.world_size, max(1, job.gpus_min), job.gpus):
-            if size not in known:
-                ranks, ranks_then = -(-job.world_size // size), -(-job.world_size // last.devices)
-                rate = _digits(last.per_s * ranks_then / ranks)
-                entry = {"devices": size, "perSecond": rate, "basis": "estimated", "at": None}
-                found.append(entry)
-    return sorted(found, key=lambda each: int(each["devices"]))
+    sizes: tuple[int, ...] = (job.gpus,)
+    if job.gpus_min is not None:
+        sizes = useful(job.world_size, max(1, job.gpus_min), job.gpus)
+    measured = {each.devices: each for each in record.rates}
+    found: list[Json] = []
+    for devices in sorted({*sizes, *measured}):
+        rate = measured.get(devices)
+        guess = estimate(job.world_size, devices, record.rates, history, clock.now())
+        if (per_s := guess if rate is None else rate.per_s) is None:
+            continue
+        entry = {
+            "devices": devices,
+            "perSecond": _digits(per_s),
+            "basis": "estimated" if rate is None else "measured",
+            "at": None if rate is None else clock.wall(rate.at),
+            "estimate": None if guess is None else _digits(guess),
+        }
+        found.append(entry)
+    return found
 
 
 def _digits(number: float) -> float:

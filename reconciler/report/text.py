@@ -146,6 +146,8 @@ def _rate_lines(rates: list[Json], slower: Json | None) -> list[str]:
         title = "" if lines else "rates:"
         measured = f" {time_of_day(each['at'])}" if each["at"] is not None else ""
         devices = f"{each['perSecond']:g} steps per s on {count(each['devices'], 'device')}"
+        if each["at"] is not None and each["estimate"] is not None:
+            measured += f"; estimated: {each['estimate']:g}"
         lines.append(f"{title:<14}{devices}, {each['basis']}{measured}")
     if slower is not None:
         lines.append(

@@ -85,8 +85,8 @@ TABLE: Table = {
     "policy/sizes.py": {
         f"{ELASTIC}::test_useful_numbers_of_devices_are_those_that_make_a_job_faster": {
             "one-too-few": (
-                "ranks > 1 and (devices := _up(world_size, ranks - 1)) <= most",
-                "ranks > 1 and (devices := _up(world_size, ranks - 1)) < most",
+                "ranks > 1 and (devices := folds(world_size, ranks - 1)) <= most",
+                "ranks > 1 and (devices := folds(world_size, ranks - 1)) < most",
             ),
         },
     },

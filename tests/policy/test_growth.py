@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankfold.policy.growth import EXCHANGED_MAX, Growing, growing, share
-from rankfold.policy.mapping import DeviceType, best_mapping
+from rankfold.policy.mapping import DeviceType, best_mapping, throughput
 from rankfold.policy.sizes import useful
+from rankfold.policy.speed import Speed
 from support.decided import World, job
 
 pytestmark = pytest.mark.unit
@@ -25,7 +26,7 @@ Shape = tuple[int, int, int]  # ranks, fewest and most devices
 
 def of(shape: Shape) -> Growing:
     ranks, least, most = shape
-    return growing(ranks, least, useful(ranks, least, most), ranks)
+    return growing(Speed(ranks), least, useful(ranks, least, most), ranks)
 
 
 def shared(shapes: list[Shape], devices: int) -> list[Growing]:
@@ -34,9 +35,9 @@ def shared(shapes: list[Shape], devices: int) -> list[Growing]:
     return jobs
 
 
-def mean(folds: list[int]) -> float:
+def mean(speeds: list[float]) -> float:
     """Geometric mean of the throughputs, up to a factor."""
-    return math.exp(-sum(math.log(each) for each in folds) / len(folds))
+    return math.exp(sum(math.log(each) for each in speeds) / len(speeds))
 
 
 def quality(shapes: list[Shape], devices: int) -> float:
@@ -45,12 +46,12 @@ def quality(shapes: list[Shape], devices: int) -> float:
     used = sum(each.size - each.sizes[0] for each in jobs)
     assert used <= devices
     best = max(
-        mean([each.folds[at] for each, at in zip(jobs, chosen, strict=True)])
+        mean([each.speeds[at] for each, at in zip(jobs, chosen, strict=True)])
         for chosen in product(*(range(len(each.sizes)) for each in jobs))
         if sum(each.sizes[at] - each.sizes[0] for each, at in zip(jobs, chosen, strict=True))
         <= devices
     )
-    return mean([each.folds[each.at] for each in jobs]) / best
+    return mean([each.speeds[each.at] for each in jobs]) / best
 
 
 def drawn(random: Random) -> list[Shape]:
@@ -91,7 +92,7 @@ def test_shares_are_useful_and_leave_no_device_idle(data: st.DataObject, devices
     for each, (ranks, least, most) in zip(jobs, shapes, strict=True):
         assert each.size in useful(ranks, least, most)
         assert each.within(each.size + left) == each.at
-        assert each.folds[each.at] == -(-ranks // each.size)
+        assert each.speeds[each.at] == 1 / -(-ranks // each.size)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
@@ -99,7 +100,7 @@ def test_throughput_is_that_of_eq_1(ranks: int, devices: int) -> None:
     """On equal devices that each run one rank per second."""
     size = min(ranks, devices)
     best = best_mapping(ranks, [DeviceType(size, Fraction(1))])
-    assert best is not None and best.step == growing(ranks, size, (), 0).folds[0]
+    assert best is not None and float(throughput(1, best)) == Speed(ranks).on(size)
 
 
 # ---- decisions

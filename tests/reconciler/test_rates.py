@@ -88,11 +88,26 @@ def test_the_rate_on_each_number_of_devices_is_recorded(place: Place) -> None:
     assert place.found[2].per_s == pytest.approx(10, rel=0.01)
     assert place.found[2].before is None
     place.place(4)
-    place.run(FIRST_S, 18)
+    place.run(FIRST_S, 19)
     assert list(place.found) == [2, 4]
-    assert place.found[4].per_s == pytest.approx(18, rel=0.01)
+    assert place.found[4].per_s == pytest.approx(19, rel=0.01)
     assert place.found[4].before == place.found[2] and not is_slower(place.found[4])
     assert place.journal.events("Job/a") == []
+
+
+def test_a_rate_that_is_not_as_estimated_is_reported_once(place: Place) -> None:
+    """Twice the devices are estimated to give twice the rate."""
+    place.place(2)
+    place.run(FIRST_S, 10)
+    place.place(4)
+    place.run(FIRST_S, 15)
+    place.run(10 * FIRST_S, 12)
+    (event,) = place.journal.events("Job/a")
+    assert (event.reason, event.message) == (
+        "Corrected",
+        "15 steps per s on 4 devices, not 20 as estimated: estimates for other numbers of devices "
+        "follow from it, too",
+    )
 
 
 def test_a_job_that_became_slower_is_reported_once(place: Place) -> None:
@@ -245,20 +260,23 @@ def test_rates_are_shown_with_estimates_of_the_others() -> None:
     record = Record("a", rates=(rate,))
     shown = [
         (each["devices"], each["perSecond"], each["basis"])
-        for each in rates_of(job("a", 4, 4, 0), record)
+        for each in rates_of(job("a", 4, 4, 0), record, ())
     ]
     assert shown == [(1, 5.0, "estimated"), (2, 10.0, "measured"), (4, 20.0, "estimated")]
-    assert [each["devices"] for each in rates_of(job("a", 4, 4), record)] == [2]
-    assert rates_of(job("a", 4, 4, 0), Record("a")) == []
+    assert [each["devices"] for each in rates_of(job("a", 4, 4), record, ())] == [2, 4]
+    assert rates_of(job("a", 4, 4, 0), Record("a"), ()) == []
+    (one, two, _) = rates_of(job("a", 4, 4, 0), record, (Rate(2, 15.0, 0.1, 5.0, 16.0),))
+    assert (one["perSecond"], two["perSecond"], two["estimate"]) == (5.0, 10.0, 15.0)
     slower = {"devices": 4, "than": 2, "until": 3600.0}
 
     def shape(line: str) -> str:
         """Without times of day."""
         return line.split("measured")[0].split("until")[0].rstrip()
 
-    entry = {"devices": 2, "perSecond": 10.0, "basis": "measured", "at": 5.0}
-    guess = {"devices": 4, "perSecond": 20.0, "basis": "estimated", "at": None}
+    entry = {"devices": 2, "perSecond": 10.0, "basis": "measured", "at": 5.0, "estimate": 15.0}
+    guess = {"devices": 4, "perSecond": 20.0, "basis": "estimated", "at": None, "estimate": 20.0}
     lines = _rate_lines([entry, guess], slower)
+    assert lines[0].endswith("; estimated: 15") and "; " not in lines[1]
     assert [shape(line) for line in lines] == [
         "rates:        10 steps per s on 2 devices,",
         "              20 steps per s on 4 devices, estimated",

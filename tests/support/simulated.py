@@ -17,6 +17,7 @@ from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
+    Measured,
     Observed,
     ObservedDevice,
     ObservedRank,
@@ -61,6 +62,7 @@ class Fleet:
     restores_fail: bool = False
     rest_save_after: float | None = None  # seconds
     minute: int = -1  # of the day
+    measured: tuple[Measured, ...] = ()  # of jobs whose records were removed
     dump_damaged: bool = False
     transitions: set[tuple[str, str]] = field(default_factory=set)  # that jobs took
 
@@ -79,6 +81,7 @@ class Fleet:
             self.rest_save_after,
             store_query=self.store_query,
             minute=self.minute,
+            measured=self.measured,
         )
 
     def plan(self) -> planner.Plan:
