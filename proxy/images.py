@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankfold.log import area
-from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
+from rankfold.proxy.ptx.fatbin import IMAGE_ELF, IMAGE_FATBIN, IMAGE_PTX
 
 log = area(__file__)
 
@@ -45,7 +45,11 @@ class Images:
 
     def find(self, digest: str) -> Iterator[tuple[Path, bytes, int]]:
         """The images on disk with this hash: the file, its content, its kind."""
-        for kind in (IMAGE_FATBIN, IMAGE_PTX):  # no listing: the folder may have very many files
+        for kind in (
+            IMAGE_FATBIN,
+            IMAGE_PTX,
+            IMAGE_ELF,
+        ):  # no listing: the folder may have very many files
             path = self.folder / f"{digest}.{kind}"
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.read_bytes(), kind

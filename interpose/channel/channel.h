@@ -238,7 +238,7 @@ struct rf_fill {
 	uint32_t value, element; /* element: 1, 2 or 4 bytes */
 };
 
-enum rf_image { RF_IMAGE_FATBIN = 0, RF_IMAGE_PTX = 1 };
+enum rf_image { RF_IMAGE_FATBIN = 0, RF_IMAGE_PTX = 1, RF_IMAGE_ELF = 2 };
 struct rf_module_data {
 	struct rf_record r;
 	uint64_t module;

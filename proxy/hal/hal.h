@@ -80,6 +80,7 @@ struct hal_work {
 			uint32_t shared_bytes, param_bytes;
 			const void *params;
 			uint64_t globals_addr; /* address of this rank's globals of the module */
+			bool globals_known; /* to the program: it may have written to constants */
 			uint32_t cooperative;
 		} kernel;
 		struct {

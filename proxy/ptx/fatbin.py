@@ -18,7 +18,7 @@ import zstandard
 from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, ModuleError
 from .link import link
 
-IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
+IMAGE_FATBIN, IMAGE_PTX, IMAGE_ELF = 0, 1, 2  # enum rf_image
 MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
@@ -26,6 +26,7 @@ PTX_ARCH = 75  # that every supported compiler knows, and every device takes
 _KIND_PTX, _KIND_ELF = 1, 2
 ARCH_LINKED = 0  # of the entries of an image that the driver's linker has made (link.c)
 _LZ4, _ZSTD = 0x2000, 0x8000
+_OF_ONE_ARCH, _OF_FAMILY = 0x100000, 0x200000  # machine code of sm_90a; of sm_100f
 _TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_\d+([af]?)\b", re.M)
 _TEXT_BYTES_MAX = 1 << 28
 _TOO_LARGE = f"fatbin: an entry is larger than {_TEXT_BYTES_MAX >> 20} MiB"
@@ -46,14 +47,17 @@ class Entry:
     text_bytes: int
     payload: bytes
 
+    def content(self) -> bytes:
+        """The content, decompressed. Raises ModuleError if the entry is damaged."""
+        if self.flags & _ZSTD:
+            return zstd_frame(self.payload)
+        if self.flags & _LZ4:
+            return lz4_block(self.payload, self.text_bytes)
+        return self.payload
+
     def text(self) -> str:
         """The PTX, decompressed. Raises ModuleError if the entry is damaged."""
-        data = self.payload
-        if self.flags & _ZSTD:
-            data = zstd_frame(data)
-        elif self.flags & _LZ4:
-            data = lz4_block(data, self.text_bytes)
-        return decode(data)
+        return decode(self.content())
 
 
 def is_fatbin(image: bytes) -> bool:
@@ -110,6 +114,34 @@ def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
         everything = [entry for entries in binaries for entry in entries]
         raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(everything, limit))
     return texts
+
+
+def cubin_of(image: bytes, capability: int) -> bytes | None:
+    """The machine code in a fatbin, or in an image that is machine code, for a GPU of this compute
+    capability (90: 9.0). None if there is none. Raises ModuleError."""
+    if image.startswith(_ELF):
+        fits = _fits(architecture_of(image), 0, capability)
+        return image if fits else None
+    if not is_fatbin(image):
+        return None
+    found = [
+        entry
+        for entries in fatbins(image)
+        for entry in entries
+        if entry.kind == _KIND_ELF and _fits(entry.arch, entry.flags, capability)
+    ]
+    if not found:
+        return None
+    best = max(found, key=lambda e: (e.arch, bool(e.flags & (_OF_ONE_ARCH | _OF_FAMILY))))
+    return best.content()
+
+
+def _fits(arch: int, flags: int, capability: int) -> bool:
+    """Whether machine code for `arch` runs on a GPU: on newer ones of the same generation, unless
+    it uses what only this architecture has."""
+    if flags & _OF_ONE_ARCH:
+        return arch == capability
+    return arch // 10 == capability // 10 and arch <= capability
 
 
 def _best(entries: list[Entry], limit: int) -> list[str]:
@@ -175,16 +207,28 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
 
 def _why_machine_code_does_not_fit(image: bytes) -> str:
     """Returns a message that names what an ELF image contains, and what would run instead."""
-    if len(image) < _ELF_HEADER.size:
-        return "the module is an ELF file that ends within its header: it is damaged"
-    abi, machine, flags = _ELF_HEADER.unpack_from(image)
-    if machine != _ELF_MACHINE_CUDA:
-        return f"the module is an ELF file for another processor (machine {machine}), not for a GPU"
-    arch = flags & 0xFF if abi < _ELF_ABI_OF_CUDA_13 else flags >> 8 & 0xFF
     return (
-        f"the module contains machine code for sm_{arch}, but no PTX: load PTX (nvcc -ptx, NVRTC's "
+        f"the module contains machine code for sm_{architecture_of(image)}, but no PTX: load PTX "
+        "(nvcc -ptx, NVRTC's "
         f"nvrtcGetPTX) or a fatbin that contains PTX (nvcc -fatbin -arch=compute_{PTX_ARCH})"
     )
+
+
+def architecture_of(image: bytes) -> int:
+    """The architecture of machine code, an ELF file: 90 for sm_90. Raises ModuleError if it is none
+    of a GPU."""
+    if len(image) < _ELF_HEADER.size:
+        raise ModuleError(
+            NO_BINARY_FOR_GPU,
+            "the module is an ELF file that ends within its header: it is damaged",
+        )
+    abi, machine, flags = _ELF_HEADER.unpack_from(image)
+    if machine != _ELF_MACHINE_CUDA:
+        raise ModuleError(
+            NO_BINARY_FOR_GPU,
+            f"the module is an ELF file for another processor (machine {machine}), not for a GPU",
+        )
+    return int(flags & 0xFF if abi < _ELF_ABI_OF_CUDA_13 else flags >> 8 & 0xFF)
 
 
 def zstd_frame(data: bytes) -> bytes:

@@ -24,7 +24,8 @@ class Global:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A module. Its globals area has `globals_bytes`, initially `globals_image`."""
+    """A module. Its globals area has `globals_bytes`, initially `globals_image`. `ptx`: empty for
+    machine code."""
 
     hash: str
     functions: tuple[str, ...]
@@ -69,9 +70,9 @@ class FunctionInfo:
     variables: tuple[Access, ...]
 
 
-def digest_of(text: str) -> str:
-    """The name of a module: the hash of its PTX, whatever fatbin it came in."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest_of(code: str | bytes) -> str:
+    """The name of a module: the hash of its PTX or machine code, whatever fatbin it came in."""
+    return hashlib.sha256(code.encode() if isinstance(code, str) else code).hexdigest()
 
 
 def module_info(text: str) -> ModuleInfo:

@@ -53,6 +53,7 @@ static inline CUresult fake_leave(CUresult error)
 bool fake_reachable(CUdeviceptr at, uint64_t bytes);
 bool fake_is_window(CUdeviceptr at);
 bool fake_is_spare(CUdeviceptr at, uint64_t bytes); /* of a stream's own, not freed yet */
+uint8_t *fake_variables(uint64_t bytes);            /* memory for a module's variables: zeros */
 bool fake_window_open(void);                        /* all that is mapped there may be accessed */
 /* Is work queued that touches this, or (bytes 0) any kernel? */
 bool fake_in_use(CUdeviceptr at, uint64_t bytes);

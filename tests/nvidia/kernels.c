@@ -1,8 +1,10 @@
-/* kernels.c: of the fake driver (fake.h): modules, PTX with known kernels' names, and the kernels.
+/* kernels.c: of the fake driver (fake.h): the kernels that it knows, and modules with their names,
+ * which are PTX or machine code.
  *
  * A kernel gets its parameters as the driver packs them; it computes what the CUDA C++ of this name
  * in programs.cu does, one thread after the other.
  */
+#include <elf.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +16,12 @@
 #define SHARED_WITHOUT_ASKING (48u << 10)
 
 struct CUmod_st {
-	char *text;
+	char *text;         /* of PTX; NULL: machine code */
+	uint8_t *elf;       /* of machine code, up to the end of its list of sections */
+	uint8_t *global[3]; /* the content of its sections of variables */
 };
 struct CUfunc_st {
+	const uint8_t *variable; /* its address is one more parameter; NULL: none */
 	void (*run)(const uint8_t *);
 	CUresult error;
 	uint32_t params, own,
@@ -55,6 +60,14 @@ static void count(const uint8_t *p)
 	*(uint32_t *)(uintptr_t)u64(p, 0) = ++*(uint32_t *)(uintptr_t)u64(p, 8);
 }
 
+/* look_up(uint32_t *out): *out = table[0] + table[1], a constant */
+static void look_up(const uint8_t *p)
+{
+	const uint32_t *table = (const uint32_t *)(uintptr_t)u64(p, 8);
+
+	*(uint32_t *)(uintptr_t)u64(p, 0) = table[0] + table[1];
+}
+
 /* inverse(float *out, uint32_t count): out[i] = 1 / (i + 3), whose last bit is this device's own */
 static void inverse(const uint8_t *p)
 {
@@ -85,17 +98,142 @@ static const struct {
 	void (*run)(const uint8_t *);
 	CUresult error;
 	uint32_t own;
+	const char *variable; /* its address is the last parameter; machine code contains it */
 } known[] = {
-	{"put", put, 0, 0},
-	{"forward", forward, 0, 0},
-	{"increment", increment, 0, 0},
-	{"count", count, 0, 0},
-	{"inverse", inverse, 0, 0},
-	{"until_set", until_set, 0, 0},
-	{"empty", nothing, 0, 0},
-	{"sharing", put, 0, SHARING_BYTES},
-	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0},
+	{"put", put, 0, 0, NULL},
+	{"forward", forward, 0, 0, NULL},
+	{"increment", increment, 0, 0, NULL},
+	{"count", count, 0, 0, "counter"},
+	{"look_up", look_up, 0, 0, "table"},
+	{"inverse", inverse, 0, 0, NULL},
+	{"until_set", until_set, 0, 0, NULL},
+	{"empty", nothing, 0, 0, NULL},
+	{"sharing", put, 0, SHARING_BYTES, NULL},
+	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0, NULL},
 };
+
+/* ---- machine code: read as elf.h says, without tools ---- */
+
+#define CAPABILITY 90 /* as memory.c answers */
+static const char *const variables_in[] = {".nv.global", ".nv.global.init", ".nv.constant3"};
+
+static const Elf64_Shdr *section_at(const uint8_t *elf, uint32_t number)
+{
+	const Elf64_Ehdr *header = (const void *)elf;
+
+	return (const Elf64_Shdr *)(const void *)(elf + header->e_shoff) + number;
+}
+
+static const char *section_name(const uint8_t *elf, const Elf64_Shdr *section)
+{
+	const Elf64_Ehdr *header = (const void *)elf;
+
+	return (const char *)elf + section_at(elf, header->e_shstrndx)->sh_offset +
+	       section->sh_name;
+}
+
+static const Elf64_Shdr *section_named(const uint8_t *elf, const char *name)
+{
+	const Elf64_Ehdr *header = (const void *)elf;
+
+	for (uint32_t i = 1; i < header->e_shnum; i++)
+		if (!strcmp(section_name(elf, section_at(elf, i)), name))
+			return section_at(elf, i);
+	return NULL;
+}
+
+static uint64_t elf_bytes(const uint8_t *elf)
+{
+	const Elf64_Ehdr *header = (const void *)elf;
+	uint64_t end = header->e_shoff + header->e_shnum * sizeof(Elf64_Shdr);
+	uint64_t programs = header->e_phoff + header->e_phnum * sizeof(Elf64_Phdr);
+
+	return end > programs ? end : programs;
+}
+
+/* The content of a variable in this module's memory, or NULL; bytes: its size. */
+static uint8_t *variable_of(CUmodule module, const char *name, size_t *bytes)
+{
+	const Elf64_Shdr *table = section_named(module->elf, ".symtab");
+	const Elf64_Sym *symbols = (const void *)(module->elf + table->sh_offset);
+	const char *names = (const char *)module->elf +
+			    section_at(module->elf, table->sh_link)->sh_offset;
+
+	for (uint64_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
+		if (strcmp(names + symbols[i].st_name, name) || !symbols[i].st_size)
+			continue;
+		for (size_t k = 0; k < sizeof variables_in / sizeof *variables_in; k++) {
+			const Elf64_Shdr *section = section_named(module->elf, variables_in[k]);
+
+			if (!section || section != section_at(module->elf, symbols[i].st_shndx))
+				continue;
+			*bytes = symbols[i].st_size;
+			return module->global[k] + symbols[i].st_value;
+		}
+	}
+	return NULL;
+}
+
+static CUresult load_elf(CUmodule *out, const uint8_t *elf)
+{
+	const Elf64_Ehdr *header = (const void *)elf;
+	unsigned arch = header->e_flags >> (elf[EI_ABIVERSION] >= 8 ? 8 : 0) & 0xff;
+	CUmodule made;
+
+	if (header->e_machine != 190 || arch / 10 != CAPABILITY / 10 || arch > CAPABILITY)
+		return 209;
+	made = calloc(1, sizeof *made);
+	made->elf = malloc(elf_bytes(elf));
+	memcpy(made->elf, elf, elf_bytes(elf));
+	for (size_t k = 0; k < sizeof variables_in / sizeof *variables_in; k++) {
+		const Elf64_Shdr *section = section_named(elf, variables_in[k]);
+
+		if (!section)
+			continue;
+		made->global[k] = fake_variables(section->sh_size);
+		if (section->sh_type != SHT_NOBITS)
+			memcpy(made->global[k], elf + section->sh_offset, section->sh_size);
+	}
+	*out = made;
+	return CUDA_SUCCESS;
+}
+
+#define CBANK_PARAM_SIZE 0x1903 /* an attribute of .nv.info.KERNEL, whose content follows */
+
+/* The bytes of a kernel's parameters; -1: there is no such kernel. */
+static int elf_param_bytes(CUmodule module, const char *name)
+{
+	const Elf64_Shdr *section;
+	char wanted[160];
+
+	snprintf(wanted, sizeof wanted, ".text.%s", name);
+	if (!section_named(module->elf, wanted))
+		return -1;
+	snprintf(wanted, sizeof wanted, ".nv.info.%s", name);
+	section = section_named(module->elf, wanted);
+	for (uint64_t at = 0; section && at + 4 <= section->sh_size;) {
+		uint16_t words[2];
+
+		memcpy(words, module->elf + section->sh_offset + at, sizeof words);
+		if (words[0] == CBANK_PARAM_SIZE)
+			return words[1];
+		at += (words[0] & 0xff) == 4 ? 4 + words[1] : 4;
+	}
+	return 0;
+}
+
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module,
+				     const char *name)
+{
+	uint8_t *found;
+
+	ENTER(cuModuleGetGlobal_v2);
+	found = module->elf ? variable_of(module, name, bytes) : NULL;
+	*at = (CUdeviceptr)(uintptr_t)found;
+	return fake_leave(found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
+}
+
+/* ---- PTX ---- */
 
 /* Where the parameters of an entry begin in the text, or NULL. */
 static const char *entry(const char *text, const char *name)
@@ -133,33 +271,41 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned co
 	const char *text = image;
 
 	ENTER(cuModuleLoadDataEx);
+	if (!memcmp(image, ELFMAG, SELFMAG))
+		return fake_leave(load_elf(out, image));
 	if (!strstr(text, ".version")) { /* comments may come first */
 		for (unsigned i = 0; i < count_; i++)
 			if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
 				strcpy(values[i], "ptxas: not PTX");
 		return fake_leave(218);
 	}
-	*out = malloc(sizeof **out);
+	*out = calloc(1, sizeof **out);
 	(*out)->text = strdup(text);
 	return fake_leave(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
 {
-	const char *at = entry(module->text, name);
+	const char *at = module->elf ? NULL : entry(module->text, name);
+	int bytes = at ? (int)param_bytes(at) : module->elf ? elf_param_bytes(module, name) : -1;
+	const uint8_t *variable = NULL;
+	size_t size;
 
 	ENTER(cuModuleGetFunction);
 	if (at && fake_sum_named(name)) {
 		*out = malloc(sizeof **out);
-		**out = (struct CUfunc_st){fake_sum_named(name), 0, param_bytes(at), 0, 0};
+		**out = (struct CUfunc_st){NULL, fake_sum_named(name), 0, (uint32_t)bytes, 0, 0};
 		return fake_leave(CUDA_SUCCESS);
 	}
-	for (size_t i = 0; at && i < sizeof known / sizeof *known; i++) {
+	for (size_t i = 0; bytes >= 0 && i < sizeof known / sizeof *known; i++) {
 		if (strcmp(known[i].name, name))
 			continue;
+		if (module->elf && known[i].variable)
+			variable = variable_of(module, known[i].variable, &size);
 		*out = malloc(sizeof **out);
-		**out = (struct CUfunc_st){known[i].run, known[i].error, param_bytes(at),
-					   known[i].own, SHARED_WITHOUT_ASKING - known[i].own};
+		**out = (struct CUfunc_st){variable,       known[i].run,
+					   known[i].error, (uint32_t)bytes,
+					   known[i].own,   SHARED_WITHOUT_ASKING - known[i].own};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	return fake_leave(CUDA_ERROR_NOT_FOUND);
@@ -204,6 +350,11 @@ CUresult fake_launch_check(const CUlaunchConfig *c, CUfunction f, void **extra,
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes)
 		memcpy(launch->params, extra[1], bytes);
+	if (f->variable) {
+		uint64_t at = (uint64_t)(uintptr_t)f->variable;
+
+		memcpy(launch->params + (bytes + 7) / 8 * 8, &at, sizeof at);
+	}
 	launch->run = f->run;
 	launch->error = f->error;
 	if (!fake_sum_check(f->run, launch)) {

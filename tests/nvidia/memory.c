@@ -32,7 +32,7 @@ struct range {
 	CUdeviceptr at;
 	uint64_t bytes;
 };
-static struct range reserved[64], pinned[512], spares[64];
+static struct range reserved[64], pinned[512], spares[64], variables[64];
 static struct {
 	struct range r;
 	CUmemGenericAllocationHandle handle;
@@ -301,6 +301,27 @@ bool fake_is_spare(CUdeviceptr at, uint64_t bytes)
 	return false;
 }
 
+uint8_t *fake_variables(uint64_t bytes)
+{
+	uint8_t *made = aligned_alloc(256, (bytes + 255) / 256 * 256);
+
+	memset(made, 0, bytes);
+	for (size_t i = 0; i < 64; i++)
+		if (!variables[i].bytes) {
+			variables[i] = (struct range){(CUdeviceptr)(uintptr_t)made, bytes};
+			return made;
+		}
+	abort();
+}
+
+static bool is_variable(CUdeviceptr at, uint64_t bytes)
+{
+	for (size_t i = 0; i < 64; i++)
+		if (inside(at, bytes, variables[i]))
+			return true;
+	return false;
+}
+
 bool fake_window_open(void)
 {
 	for (size_t i = 0; i < TABLE; i++)
@@ -315,7 +336,7 @@ bool fake_reachable(CUdeviceptr at, uint64_t bytes)
 	for (size_t i = 0; i < 512; i++)
 		if (inside(at, bytes, pinned[i]))
 			return true;
-	if (fake_is_spare(at, bytes))
+	if (fake_is_spare(at, bytes) || is_variable(at, bytes))
 		return true;
 	while (bytes) {
 		uint64_t got = 0;

@@ -28,3 +28,7 @@ extern "C" __global__ void sharing(uint32_t *at, uint32_t value)
 }
 
 extern "C" __global__ void fault(uint32_t *nowhere) { *nowhere = 1; }
+
+__constant__ uint32_t table[2] = {30, 4};
+
+extern "C" __global__ void look_up(uint32_t *out) { *out = table[0] + table[1]; }

@@ -8,7 +8,76 @@ OTHER_TYPE = (
     "tests/nvidia/test_fleet.py::test_results_of_another_device_type_are_not_reused[compared]"
 )
 
+OWN = "tests/nvidia/test_machine_code.py::test_each_rank_has_its_own_variables"
+CONSTANTS = (
+    "tests/nvidia/test_machine_code.py::test_constants_are_copied_once_a_program_knows_an_address"
+)
+WAITING = (
+    "tests/nvidia/test_machine_code.py::"
+    "test_launches_that_use_a_modules_variables_wait_for_each_other"
+)
+CROSSING = "tests/nvidia/test_machine_code.py::test_a_variable_may_cross_chunks"
+CHOSEN = "tests/nvidia/test_machine_code.py::test_the_code_of_the_gpu_is_chosen"
+COMPARED = (
+    "tests/nvidia/test_machine_code.py::"
+    "test_kernels_and_variables_are_those_of_the_ptx[parameters-90]"
+)
+EMPTY = "tests/nvidia/test_machine_code.py::test_objects_without_content_are_no_variables"
+
 TABLE: Table = {
+    "proxy/hal/nvidia/variables.c": {
+        OWN: {
+            "variables-not-copied-back": (
+                "if (!variables->all[i].constant)\n\t\t\tdone = copy(",
+                "if (variables->all[i].constant)\n\t\t\tdone = copy(",
+            ),
+            "variables-of-the-last-rank": (
+                "if (!variables->all[i].constant || variables->differ)",
+                "if (variables->differ)",
+            ),
+        },
+        CONSTANTS: {
+            "constants-as-the-last-rank-left-them": (
+                "variables->differ |= w->kernel.globals_known;",
+                "variables->differ = w->kernel.globals_known;",
+            ),
+        },
+        WAITING: {
+            "variables-of-two-launches-at-once": (
+                "if (variables->in_use)",
+                "if (!variables->in_use)",
+            ),
+        },
+        CROSSING: {
+            "a-variable-begins-again-in-the-next-chunk": (
+                "uint64_t own = globals + v->offset + done;",
+                "uint64_t own = globals + v->offset;",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/cubin.py": {
+        COMPARED: {
+            "large-parameters-as-small-ones": ("0x45: 0}", "0x45: 18}"),
+        },
+        EMPTY: {
+            "small-variables-have-no-content": (
+                "symbol.bytes == 1 and not section.data and _LIBRARIES.search(symbol.name)",
+                "symbol.bytes == 1 and not section.data",
+            ),
+        },
+    },
+    "proxy/ptx/fatbin.py": {
+        CHOSEN: {
+            "code-of-one-architecture-on-newer-ones": (
+                "return arch == capability",
+                "return arch <= capability",
+            ),
+            "code-of-another-generation": (
+                "return arch // 10 == capability // 10 and arch <= capability",
+                "return arch <= capability",
+            ),
+        },
+    },
     "proxy/core/queue/effects.c": {
         OTHER_TYPE: {
             "all-devices-compute-alike": (

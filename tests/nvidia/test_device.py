@@ -23,8 +23,8 @@ from .conftest import Kernels
 from .fake_driver import Fake
 
 HERE = Path(__file__).parent
-# The header of an ELF file for sm_90.
-MACHINE_CODE = b"\x7fELF\2\1\1\x33\7" + bytes(7) + struct.pack("<HHIQQQI", 2, 190, 1, 0, 64, 64, 90)
+# The header of an ELF file for sm_80.
+MACHINE_CODE = b"\x7fELF\2\1\1\x33\7" + bytes(7) + struct.pack("<HHIQQQI", 2, 190, 1, 0, 64, 64, 80)
 PINNED = 0x200000000000 + (1 << 39)
 OPEN_CALLS = [
     "cuInit",
@@ -431,7 +431,7 @@ def test_kernels_that_allocate_are_refused_by_name(device: Device) -> None:
             loader.function(module, name)
 
 
-def test_machine_code_alone_and_bad_ptx_are_refused(device: Device) -> None:
+def test_machine_code_of_another_gpu_and_bad_ptx_are_refused(device: Device) -> None:
     loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
     with pytest.raises(ModuleError, match="no PTX"):
         loader.module(MACHINE_CODE + bytes(100), 0)

@@ -11,30 +11,11 @@
  * are never freed: kernel handles are in static variables of the program.
  */
 #include <dlfcn.h>
-#include <elf.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "module.h"
-
-#define FATBIN_MAGIC 0xba55ed50u
-#define WRAPPER_MAGIC 0x466243b1u
-#define WRAPPER_LINKED 2u /* version of a wrapper for linked device code */
-#define FATBIN_ALIGNMENT 8u
-#define ELF_MAGIC 0x464c457fu
-#define PARAM_BYTES_USUAL 4096 /* larger parameters need allocated memory */
-
-struct fatbin_wrapper {
-	uint32_t magic, version;
-	const void *data;
-	const void *const *linked; /* version 2: the fatbins of its objects, then NULL */
-};
-struct fatbin_header {
-	uint32_t magic;
-	uint16_t version, header_bytes;
-	uint64_t bytes;
-};
 
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a load, or a write of heap_at, ended */
 static const void **made; /* all modules and functions, sorted: the valid handles */
@@ -96,79 +77,12 @@ bool module_is(const void *value) { return value && was_made(TAGGED(value)); }
 
 bool function_is(const void *value) { return value && was_made(value); }
 
-/* ---- images ---- */
-
-/* The architecture for which machine code was compiled: 80 for sm_80. */
-static unsigned architecture_of(const void *image)
-{
-	Elf64_Ehdr header;
-	memcpy(&header, image, sizeof header);
-	bool newer = header.e_ident[EI_ABIVERSION] >= 8; /* since CUDA 13 */
-	return header.e_flags >> (newer ? 8 : 0) & 0xff;
-}
-
-static uint64_t fatbin_bytes(const void *image)
-{
-	struct fatbin_header header;
-	memcpy(&header, image, sizeof header);
-	return header.header_bytes + header.bytes;
-}
-
-/* Bytes of padding behind a fatbin that others follow. */
-static uint64_t padding_of(uint64_t bytes) { return -bytes % FATBIN_ALIGNMENT; }
-
-/* The image of a program whose device code was linked (nvcc -rdc=true) is machine code. The proxy
- * links the PTX of its objects instead. */
-static int measure_linked(struct module *m, const void *const *fatbins)
-{
-	m->linked = fatbins;
-	m->kind = RF_IMAGE_FATBIN;
-	for (; *fatbins; fatbins++) {
-		uint64_t bytes = fatbin_bytes(*fatbins);
-		m->bytes += bytes + padding_of(bytes);
-	}
-	return CUDA_OK;
-}
-
-/* Determines the kind of the image and its length. */
-static int measure_image(const void *image, struct module *m)
-{
-	struct fatbin_wrapper wrapper = {0};
-	uint32_t magic;
-	if (!image)
-		return INVALID_VALUE;
-	memcpy(&magic, image, sizeof magic);
-	if (magic == WRAPPER_MAGIC) {
-		memcpy(&wrapper, image, sizeof wrapper);
-		image = wrapper.data;
-		memcpy(&magic, image, sizeof magic);
-	}
-	m->image = image;
-	if (wrapper.version == WRAPPER_LINKED && wrapper.linked && wrapper.linked[0])
-		return measure_linked(m, wrapper.linked);
-	if (magic == FATBIN_MAGIC) {
-		m->kind = RF_IMAGE_FATBIN;
-		m->bytes = fatbin_bytes(image);
-		return CUDA_OK;
-	}
-	if (magic == ELF_MAGIC) {
-		LOG_ONCE("a module is machine code for sm_%u only: kernels must come as PTX "
-			 "(nvcc -arch=compute_75)",
-			 architecture_of(image));
-		return NO_BINARY_FOR_GPU;
-	}
-	m->kind = RF_IMAGE_PTX;
-	m->bytes = strlen(image);
-	if (strstr(image, ".version"))
-		return CUDA_OK;
-	LOG_ONCE("a module is neither a fatbin nor PTX, so it cannot be loaded");
-	return INVALID_IMAGE;
-}
+/* ---- modules ---- */
 
 static struct module *module_make(const void *image, int *error)
 {
 	struct module *m = calloc(1, sizeof *m);
-	*error = m ? measure_image(image, m) : OUT_OF_MEMORY;
+	*error = m ? image_measure(image, m) : OUT_OF_MEMORY;
 	if (!*error && !module_note(TAGGED(m)))
 		*error = OUT_OF_MEMORY;
 	if (*error) {
@@ -203,14 +117,14 @@ static uint64_t send_bytes(const struct module *m, uint64_t offset, const void *
 
 static void send_image(const struct module *m)
 {
-	static const uint8_t zeros[FATBIN_ALIGNMENT];
+	static const uint8_t zeros[IMAGE_ALIGNMENT];
 	uint64_t offset = 0;
 	if (!m->linked)
 		send_bytes(m, 0, m->image, m->bytes);
 	for (const void *const *fatbin = m->linked; fatbin && *fatbin; fatbin++) {
-		uint64_t bytes = fatbin_bytes(*fatbin);
+		uint64_t bytes = image_fatbin_bytes(*fatbin);
 		offset = send_bytes(m, offset, *fatbin, bytes);
-		offset = send_bytes(m, offset, zeros, padding_of(bytes));
+		offset = send_bytes(m, offset, zeros, image_padding(bytes));
 	}
 }
 

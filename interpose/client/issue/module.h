@@ -1,4 +1,4 @@
-/* module.h: modules, for module.c and function.c. */
+/* module.h: modules, for image.c, module.c and function.c. */
 #ifndef RANKFOLD_MODULE_H
 #define RANKFOLD_MODULE_H
 
@@ -32,5 +32,12 @@ int module_loaded(struct module *);
 void module_wait(void); /* under MODULE_LOCK: until another thread calls module_moved */
 void module_moved(void);
 bool module_note(const void *value); /* records a new function as a valid handle */
+
+#define IMAGE_ALIGNMENT 8u /* of a fatbin that follows another one */
+
+/* image.c: determines the kind of an image and its length. An error of the CUDA driver API. */
+int image_measure(const void *image, struct module *);
+uint64_t image_fatbin_bytes(const void *image);
+uint64_t image_padding(uint64_t bytes); /* bytes of padding behind a fatbin that others follow */
 
 #endif

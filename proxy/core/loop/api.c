@@ -310,6 +310,13 @@ static void code_refused(struct rank *r, const struct arguments *a, bool asked, 
 		explain(r, slot, a->text);
 }
 
+static void not_here(struct rank *r, int error, const char *why)
+{
+	char text[512];
+	snprintf(text, sizeof text, "a module of the moved rank cannot be loaded here: %s", why);
+	rank_fail(r, error, text);
+}
+
 static void run_module_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -339,7 +346,7 @@ static void run_module_ready(struct proxy *p, void *arg)
 			code_refused(r, a, ask->bulk, ask->bulk - 1);
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
 		if (a->error && !ask->slot)
-			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
+			not_here(r, a->error, a->text);
 		if (a->error && ask->slot)
 			module_unload(r, m); /* a client that tries again sends it again */
 		module_release(r, m);

@@ -117,6 +117,7 @@ int on_global_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 			continue;
 		if (a->bulk && i >= m->managed_count)
 			return CU_NOT_FOUND;
+		m->globals_known = true;
 		struct rf_global_reply reply = {m->globals_addr + m->global_offsets[i],
 						m->global_sizes[i]};
 		ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);

@@ -173,6 +173,7 @@ struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_a
 	}
 	m->o = (struct object){OBJ_MODULE, id};
 	m->globals_addr = globals_addr;
+	m->globals_known = true; /* perhaps */
 	snprintf(m->hash, sizeof m->hash, "%s", hash);
 	m->image_bytes = m->image_capacity = image_bytes;
 	if (image_bytes)

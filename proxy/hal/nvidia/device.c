@@ -95,7 +95,7 @@ static CUresult require_attribute(const struct hal_device *device, CUdevice_attr
 }
 
 /* Checks that the GPU can run code for the compute capability that jobs see. */
-static CUresult check_capability(const struct hal_device *device)
+static CUresult check_capability(struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
 	int major = 0, minor = 0;
@@ -107,7 +107,8 @@ static CUresult check_capability(const struct hal_device *device)
 			&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->ordinal);
 	if (error)
 		return nvidia_refuse(device, "its compute capability cannot be queried", error);
-	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
+	device->capability = major * 10 + minor;
+	if (device->capability >= (int)(c->cc_major * 10 + c->cc_minor))
 		return CUDA_SUCCESS;
 	if (c->text)
 		snprintf(c->text, c->text_bytes,

@@ -165,6 +165,7 @@ typedef struct {
 	X(cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream))           \
 	X(cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **))       \
 	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                             \
+	X(cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                 \
 	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                           \
 	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))
 

@@ -349,10 +349,14 @@ static enum issued kernel_work(struct hal_stream *s, struct nvidia_item *item)
 	enum issued done = show_space(s, space);
 
 	if (done == ALL)
+		done = issue_variables_in(s, &item->work);
+	if (done == ALL)
 		done = issue_check(s, space, item->work.kernel.function->name,
 				   launch_kernel(s, item));
-	if (done == ALL)
+	if (done == ALL) {
 		s->last_kernel = s->issued + 1;
+		done = issue_variables_out(s, &item->work);
+	}
 	return done;
 }
 

@@ -1,5 +1,6 @@
-/* issue.h: how stage.c, sums.c and issue.c submit works to the driver; no other file includes it.
- * Device thread, except host functions, which the driver calls in the stream's order. */
+/* issue.h: how stage.c, sums.c, variables.c and issue.c submit works to the driver; no other file
+ * includes it. Device thread, except host functions, which the driver calls in the stream's order.
+ */
 #ifndef RANKFOLD_CUDA_ISSUE_H
 #define RANKFOLD_CUDA_ISSUE_H
 
@@ -21,5 +22,9 @@ void issue_stage_free(void *stage); /* a host function */
 /* sums.c */
 enum issued issue_sum(struct hal_stream *, struct hal_work *);
 enum issued issue_checksum(struct hal_stream *, struct hal_work *);
+
+/* variables.c: before and after the launch of a kernel; nothing for PTX */
+enum issued issue_variables_in(struct hal_stream *, const struct hal_work *);
+enum issued issue_variables_out(struct hal_stream *, const struct hal_work *);
 
 #endif

@@ -14,19 +14,36 @@
 #define LOG_BYTES 2048
 
 /* As declared in modules.py. */
+struct nvidia_variable_place {
+	const char *name;
+	uint64_t offset, bytes; /* in the module's globals */
+	int32_t constant;
+};
 struct nvidia_function {
 	uint64_t address; /* of the struct hal_function */
 	int32_t max_threads, shared_bytes, const_bytes, local_bytes, registers, ptx_version;
 };
 
 #pragma GCC visibility push(default)
-int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes);
+int rankfold_nvidia_capability(void);
+int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes);
+int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
+			      uint32_t count, void **variables, uint32_t *failed);
 int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
-			     uint32_t globals_at, struct nvidia_function *out);
+			     uint32_t globals_at, void *variables, struct nvidia_function *out);
 #pragma GCC visibility pop
 
-/* Returns a CUresult; on an error `text` has the reason, in the compiler's words. */
-int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes)
+/* The compute capability of the GPU: 90 for 9.0; 0: no device is open. */
+int rankfold_nvidia_capability(void)
+{
+	const struct hal_device *device = atomic_load(&nvidia_open_device);
+
+	return device ? device->capability : 0;
+}
+
+/* `code`: PTX or machine code. Returns a CUresult; on an error `text` has the reason, in the
+ * compiler's words. */
+int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes)
 {
 	struct hal_device *device = atomic_load(&nvidia_open_device);
 	char compiler[LOG_BYTES] = "";
@@ -39,11 +56,54 @@ int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t 
 		return CUDA_ERROR_NO_DEVICE;
 	error = nvidia_bind(device);
 	if (!error)
-		error = device->driver->cuModuleLoadDataEx(&loaded, ptx, 2, options, values);
+		error = device->driver->cuModuleLoadDataEx(&loaded, code, 2, options, values);
 	if (error)
 		snprintf(text, text_bytes, "%s: %.*s", nvidia_error_name(device, error),
 			 (int)sizeof compiler - 1, compiler);
 	*module = loaded;
+	return (int)error;
+}
+
+/* Finds the driver's variables of a module of machine code. `variables` is NULL if there are none,
+ * and otherwise lives as long as the device. Returns a CUresult; `failed`: the index of the
+ * variable that the driver does not have, or `count`. */
+int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
+			      uint32_t count, void **variables, uint32_t *failed)
+{
+	struct hal_device *device = atomic_load(&nvidia_open_device);
+	struct nvidia_variables *made;
+	CUresult error;
+
+	*variables = NULL;
+	*failed = count;
+	if (!count)
+		return CUDA_SUCCESS;
+	if (!device)
+		return CUDA_ERROR_NO_DEVICE;
+	made = calloc(1, sizeof *made + count * sizeof *made->all);
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->count = count;
+	error = nvidia_bind(device);
+	if (!error)
+		error = device->driver->cuEventCreate(&made->copied, CU_EVENT_DISABLE_TIMING);
+	for (uint32_t i = 0; !error && i < count; i++) {
+		struct nvidia_variable *v = &made->all[i];
+		size_t bytes = 0;
+
+		*v = (struct nvidia_variable){0, places[i].offset, places[i].bytes,
+					      places[i].constant};
+		made->changing |= !v->constant;
+		*failed = i;
+		error = device->driver->cuModuleGetGlobal_v2(&v->at, &bytes, module,
+							     places[i].name);
+		if (!error && bytes != v->bytes)
+			error = CUDA_ERROR_INVALID_VALUE;
+	}
+	if (error)
+		free(made);
+	else
+		*variables = made;
 	return (int)error;
 }
 
@@ -68,7 +128,7 @@ static CUresult describe(const struct hal_device *device, CUfunction f, struct n
 }
 
 int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
-			     uint32_t globals_at, struct nvidia_function *out)
+			     uint32_t globals_at, void *variables, struct nvidia_function *out)
 {
 	struct hal_device *device = atomic_load(&nvidia_open_device);
 	struct hal_function *made;
@@ -87,7 +147,8 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 	made = malloc(sizeof *made + strlen(name) + 1);
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*made = (struct hal_function){f, param_bytes, globals_at, (uint32_t)out->shared_bytes};
+	*made = (struct hal_function){f, param_bytes, globals_at, (uint32_t)out->shared_bytes,
+				      variables};
 	strcpy(made->name, name);
 	out->address = (uint64_t)(uintptr_t)made;
 	return CUDA_SUCCESS;

@@ -1,8 +1,11 @@
 """The Python interface of the NVIDIA HAL for a proxy: modules and kernels, through the driver.
 
-As on the software GPU, a program must contain PTX; the driver compiles it, and keeps its own cache.
-The variables of a module have the same layout as on the software GPU, so a rank may move between
-both.
+PTX is preferred where a program has it: what a kernel of PTX reads and writes is known, and a
+module's variables have the same layout as on the software GPU, so a rank may move between both. The
+driver compiles it, and keeps its own cache. Otherwise machine code for this GPU is loaded as it is
+(cubin.py): its kernels may read and write anything, its variables are copied into and out of the
+driver's around each launch (variables.c), and a rank moves only to devices on which the same code
+is chosen.
 """
 
 from __future__ import annotations
@@ -16,31 +19,51 @@ import cffi
 
 from rankfold import paths
 from rankfold.proxy.ptx.calls import called
-from rankfold.proxy.ptx.errors import NOT_SUPPORTED, ModuleError
-from rankfold.proxy.ptx.fatbin import ptx_of
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, digest_of, function_info, module_info
-from rankfold.proxy.ptx.module import find
-from rankfold.proxy.ptx.sets import sets_of
+from rankfold.proxy.ptx.errors import NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
+from rankfold.proxy.ptx.fatbin import cubin_of, ptx_of
+from rankfold.proxy.ptx.info import (
+    FunctionInfo,
+    Global,
+    ModuleInfo,
+    digest_of,
+    function_info,
+    info_of,
+)
+from rankfold.proxy.ptx.model import Module
+from rankfold.proxy.ptx.module import find, parse_module
+from rankfold.proxy.ptx.sets import Reason, Sets, sets_of
 
-from .rewrite import Rewritten, rewrite
+from .cubin import Cubin
+from .rewrite import rewrite
 
 NO_GLOBALS = 0xFFFFFFFF
 _TEXT_BYTES = 4096
+_ALIGNMENT = 16  # of each variable of machine code, at least
 _API = """
 struct nvidia_function {
     uint64_t address;
     int32_t max_threads, shared_bytes, const_bytes, local_bytes, registers, ptx_version;
 };
-int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes);
+struct nvidia_variable_place { const char *name; uint64_t offset, bytes; int32_t constant; };
+int rankfold_nvidia_capability(void);
+int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes);
+int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
+                              uint32_t count, void **variables, uint32_t *failed);
 int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
-                             uint32_t globals_at, struct nvidia_function *out);
+                             uint32_t globals_at, void *variables, struct nvidia_function *out);
 """
+WHY_OPEN = Reason("is machine code", "nothing describes what it reads and writes")
 
 
 @dataclass(frozen=True)
 class _Loaded:
+    """A module in the driver. `entries`: kernels of PTX that take the address of their variables as
+    a last parameter; `cubin`, `variables`: of machine code."""
+
     handle: Any
-    rewritten: Rewritten
+    entries: frozenset[str] = frozenset()
+    cubin: Cubin | None = None
+    variables: Any = None
 
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
@@ -65,23 +88,71 @@ class Loader:
         """Does nothing: loaded modules stay until the device is closed."""
 
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
-        """Reads a fatbin or PTX text and loads it with the driver. `cc`: the compute capability for
-        which code is chosen; default: the device's. Raises ModuleError."""
-        text = ptx_of(image, cc or self.compute_capability)
-        digest = digest_of(text)
+        """Reads a fatbin, PTX text or machine code, and loads it with the driver. `cc`: the compute
+        capability for which PTX is chosen; default: the device's. Machine code is chosen for the
+        GPU. Raises ModuleError."""
+        code = self._code_of(image, cc or self.compute_capability)
+        digest = digest_of(code)
         with self._lock:
             if digest not in self._modules:
-                info = module_info(text)
-                self._loaded[digest] = self._load(rewrite(text, info.ptx))
-                self._modules[digest] = info
+                self._modules[digest], self._loaded[digest] = (
+                    self._load_ptx(code, digest)
+                    if isinstance(code, str)
+                    else self._load_cubin(code, digest)
+                )
             return self._modules[digest]
 
-    def _load(self, rewritten: Rewritten) -> _Loaded:
+    def _code_of(self, image: bytes, cc: tuple[int, int]) -> str | bytes:
+        try:
+            return ptx_of(image, cc)
+        except ModuleError as error:
+            if error.code != NO_BINARY_FOR_GPU:
+                raise
+            gpu = int(self._lib.rankfold_nvidia_capability())
+            code = cubin_of(image, gpu)
+            if code is None:
+                why = f"{error.message} (this GPU has compute capability {gpu // 10}.{gpu % 10})"
+                raise ModuleError(error.code, why) from error
+            return code
+
+    def _load_ptx(self, text: str, digest: str) -> tuple[ModuleInfo, _Loaded]:
+        info = info_of(parse_module(text), digest)
+        rewritten = rewrite(text, info.ptx)
+        return info, _Loaded(self._load(rewritten.text.encode()), rewritten.entries)
+
+    def _load_cubin(self, code: bytes, digest: str) -> tuple[ModuleInfo, _Loaded]:
+        cubin = Cubin(code)
+        info = _info_of(cubin, digest)
+        handle = self._load(code)
+        return info, _Loaded(handle, cubin=cubin, variables=self._variables(handle, cubin, info))
+
+    def _load(self, code: bytes) -> Any:
         handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
-        error = self._lib.rankfold_nvidia_module(rewritten.text.encode(), handle, text, _TEXT_BYTES)
+        error = self._lib.rankfold_nvidia_module(
+            self._ffi.from_buffer(code + b"\0"), handle, text, _TEXT_BYTES
+        )
         if error:
             raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
-        return _Loaded(handle[0], rewritten)
+        return handle[0]
+
+    def _variables(self, handle: Any, cubin: Cubin, info: ModuleInfo) -> Any:
+        """The variables that the HAL copies around each launch of the module's kernels."""
+        offsets = {each.name: each.offset for each in info.globals}
+        names = [self._ffi.new("char[]", v.name.encode()) for v in cubin.variables]
+        places = self._ffi.new(
+            "struct nvidia_variable_place[]",
+            [
+                (name, offsets[v.name], v.bytes, v.constant)
+                for name, v in zip(names, cubin.variables, strict=True)
+            ],
+        )
+        out, failed = self._ffi.new("void **"), self._ffi.new("uint32_t *")
+        error = self._lib.rankfold_nvidia_variables(handle, places, len(names), out, failed)
+        if error:
+            named = [f"variable {v.name}" for v in cubin.variables[failed[0] : failed[0] + 1]]
+            what = named[0] if named else "its variables"
+            raise ModuleError(error, f"the driver does not have {what} of the machine code")
+        return out[0]
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
         """Returns a kernel. Raises ModuleError."""
@@ -92,32 +163,84 @@ class Loader:
             return known
 
     def _function(self, module: ModuleInfo, name: str) -> FunctionInfo:
+        loaded = self._loaded[module.hash]
+        if loaded.cubin:
+            return self._function_of_cubin(loaded, loaded.cubin, name)
         kernel = find(module.ptx, name)
         _refuse_allocation(module, name)
-        loaded = self._loaded[module.hash]
-        extra = name in loaded.rewritten.entries
+        globals_at = (kernel.param_bytes + 7) // 8 * 8 if name in loaded.entries else NO_GLOBALS
+        attributes = self._take(loaded, name, kernel.param_bytes, globals_at)
+        return function_info(
+            module, kernel, sets_of(module.ptx, kernel, fixed_code=False), **attributes
+        )
+
+    def _function_of_cubin(self, loaded: _Loaded, cubin: Cubin, name: str) -> FunctionInfo:
+        kernel = cubin.kernel(name)
+        if cubin.allocates:
+            raise ModuleError(
+                NOT_SUPPORTED, f"kernel {name}, or another one of its module: {_NO_ALLOCATION}"
+            )
+        attributes = self._take(loaded, name, kernel.param_bytes, NO_GLOBALS)
+        return FunctionInfo(
+            name=name,
+            params=kernel.params,
+            param_bytes=kernel.param_bytes,
+            sets=Sets(reasons=(WHY_OPEN,)),
+            variables=(),
+            **attributes,
+        )
+
+    def _take(
+        self, loaded: _Loaded, name: str, param_bytes: int, globals_at: int
+    ) -> dict[str, int]:
+        """The kernel's handle and what the driver says of it, as FunctionInfo has it."""
         out = self._ffi.new("struct nvidia_function *")
         error = self._lib.rankfold_nvidia_function(
             loaded.handle,
             name.encode(),
-            kernel.param_bytes,
-            (kernel.param_bytes + 7) // 8 * 8 if extra else NO_GLOBALS,
+            param_bytes,
+            globals_at,
+            loaded.variables or self._ffi.NULL,
             out,
         )
         if error:
             raise ModuleError(error, f"the driver has no kernel {name}")
-        return function_info(
-            module,
-            kernel,
-            sets_of(module.ptx, kernel, fixed_code=False),
-            address=out.address,
-            static_shared=out.shared_bytes,
-            max_threads=out.max_threads,
-            registers=out.registers,
-            local_bytes=out.local_bytes,
-            const_bytes=out.const_bytes,
-            ptx_version=out.ptx_version,
-        )
+        return {
+            "address": out.address,
+            "static_shared": out.shared_bytes,
+            "max_threads": out.max_threads,
+            "registers": out.registers,
+            "local_bytes": out.local_bytes,
+            "const_bytes": out.const_bytes,
+            "ptx_version": out.ptx_version,
+        }
+
+
+_NO_ALLOCATION = (
+    "malloc and free in kernels are not supported on nvidia devices, where all ranks would share "
+    "the driver's heap, which cannot move"
+)
+
+
+def _info_of(cubin: Cubin, digest: str) -> ModuleInfo:
+    """The module's kernels and variables, which are laid out as those of PTX are."""
+    places, end = [], 0
+    for variable in cubin.variables:
+        align = max(variable.alignment, _ALIGNMENT)
+        begin = (end + align - 1) // align * align
+        places.append((variable, begin))
+        end = begin + variable.bytes
+    image = bytearray(end)
+    for variable, begin in places:
+        image[begin : begin + len(variable.initial)] = variable.initial
+    return ModuleInfo(
+        hash=digest,
+        functions=cubin.kernels,
+        globals=tuple(Global(v.name, begin, v.bytes) for v, begin in places),
+        globals_bytes=end,
+        globals_image=bytes(image),
+        ptx=Module("", cubin.arch, {}, {}, ""),
+    )
 
 
 def _refuse_allocation(module: ModuleInfo, name: str) -> None:
@@ -129,6 +252,5 @@ def _refuse_allocation(module: ModuleInfo, name: str) -> None:
     if direct or "malloc" in called(module.ptx, name, by_address=True):
         raise ModuleError(
             NOT_SUPPORTED,
-            f"kernel {name}: malloc and free in kernels are not supported on nvidia devices, "
-            "where all ranks would share the driver's heap, which cannot move",
+            f"kernel {name}: {_NO_ALLOCATION}",
         )

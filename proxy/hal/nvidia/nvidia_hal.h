@@ -12,6 +12,7 @@
  *   stream.c    the streams' rings of works
  *   stage.c     what all works need to be submitted
  *   sums.c      the arithmetic of collectives, checksums
+ *   variables.c variables of machine code
  *   issue.c     submits one work
  *   thread.c    the device thread
  *   hal.c       the table
@@ -71,11 +72,28 @@
 #define CUDA_NO_GLOBALS UINT32_MAX
 #define CUDA_CANCEL_NS 10000000000ull /* a cancelled kernel may still run for this long */
 
+/* A variable of machine code: the driver has one for all ranks, at an address of its own; each rank
+ * has its own content, in its globals of the module. */
+struct nvidia_variable {
+	CUdeviceptr at;
+	uint64_t offset, bytes; /* in the globals */
+	bool constant;
+};
+struct nvidia_variables { /* of a module; used by the device thread only */
+	CUevent copied;   /* after the last launch that used them */
+	bool in_use;      /* `copied` was recorded */
+	bool differ;      /* ranks may have different constants */
+	bool changing;    /* not all are constants */
+	uint32_t count;
+	struct nvidia_variable all[];
+};
+
 struct hal_function {
 	CUfunction function;
 	uint32_t param_bytes;
 	uint32_t globals_at;   /* offset of the parameter added by rewrite.py, or NO_GLOBALS */
 	uint32_t shared_bytes; /* the kernel's own, without that added by a launch */
+	struct nvidia_variables *variables; /* of machine code that has some; or NULL */
 	char name[];
 };
 
@@ -143,6 +161,7 @@ struct hal_device {
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
+	int capability;    /* 90 for 9.0 */
 	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES; scratch memory follows */
 	bool window_reserved;
 	void *host_window; /* the window's upper half; inaccessible where nothing is shown */
