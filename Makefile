@@ -210,6 +210,10 @@ bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 bench-policy: $(VENV_READY) ## measure one decision on all jobs, with tiers, ranges and fractions
 	$(PYTHON) -m benchmarks.policy $(BENCH_ARGS)
 
+.PHONY: bench-easyscale
+bench-easyscale: $(VENV_READY) ## simulate EasyScale's workload: BENCH_ARGS="--workload test.csv", or only similar ones
+	$(PYTHON) -m benchmarks.easyscale $(BENCH_ARGS)
+
 .PHONY: bench-serving
 bench-serving: $(VENV_READY) ## simulate a day of a service's load, with training on the devices that it leaves
 	$(PYTHON) -m benchmarks.serving $(BENCH_ARGS)
