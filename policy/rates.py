@@ -47,14 +47,14 @@ def slower(rates: Sequence[Rate], now: float) -> Rate | None:
     return min(found, key=lambda each: each.devices, default=None)
 
 
-def believed(rates: Sequence[Rate], now: float) -> list[Rate]:
+def believed(rates: Sequence[Rate], now: float) -> tuple[Rate, ...]:
     """The rates that tell how fast a job is: that more devices made it slower, for RETRY_S only."""
-    return [
+    return tuple(
         each
         for each in rates
         if 0 <= now - each.at < RETRY_S
         or all(fewer.devices >= each.devices or fewer.per_s < each.per_s for fewer in rates)
-    ]
+    )
 
 
 def speed_of(job: Job, now: float) -> Speed:

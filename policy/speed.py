@@ -11,6 +11,7 @@ nearest smaller one that was measured, times what the model says of the two.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
@@ -45,7 +46,8 @@ class Speed(Struct, frozen=True):
         return folds(self.ranks, devices) + self.all_reduce * _shared(devices)
 
 
-def speed(ranks: int, rates: Sequence[Rate], history: Sequence[Rate] = ()) -> Speed:
+@functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
+def speed(ranks: int, rates: tuple[Rate, ...], history: tuple[Rate, ...] = ()) -> Speed:
     """rates: those of the job; history: those of other jobs with the same program. Where history
     differs from the job's last rate, it is corrected by the same factor for all numbers."""
     own, past = _points(rates), _points(history)

@@ -4,6 +4,7 @@ other jobs with the same program; devices go where that says that they help most
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankfold.policy.rates import RETRY_S
-from rankfold.policy.speed import Speed, deviates, folds, speed
+from rankfold.policy.speed import Speed, deviates, folds
+from rankfold.policy.speed import speed as cached
 from rankfold.policy.vocabulary import Rate
 from support.decided import World, job
 
@@ -23,6 +25,10 @@ NUMBERS = st.one_of(
 )
 SANE = st.builds(Rate, st.integers(1, 16), st.floats(0.01, 100), st.just(0.0), st.floats(0, 9))
 ANY = st.builds(Rate, st.integers(-1, 70), NUMBERS, st.just(0.0), st.floats(-1e9, 1e9))
+
+
+def speed(ranks: int, rates: Sequence[Rate], history: Sequence[Rate] = ()) -> Speed:
+    return cached(ranks, tuple(rates), tuple(history))
 
 
 def rate(devices: int, per_s: float, at: float = 0.0) -> Rate:
