@@ -52,3 +52,32 @@ def test_growth_that_measured_slower_is_taken_back(
     assert "slower on 2 than on 1 device: at most 1 until" in rankfold("describe", NAME)
     assert neighbour.pids() == pids
     neighbour.finish()
+
+
+@pytest.mark.slow
+def test_the_next_job_with_the_program_has_its_estimates(
+    rankfold: Rankfold, specs: Specs, neighbour: Neighbour
+) -> None:
+    """By then the first one is no longer described, and its record is removed."""
+    specs.pool(1)
+    neighbour.apply("{min: 1, max: 2}")
+    rankfold.until(lambda: rankfold.job(NAME)["rates"])
+    neighbour.finish()
+    (one, two) = [each["perSecond"] for each in rankfold.job(NAME)["rates"]]
+    (specs.folder / f"{NAME}.yaml").unlink()
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: not rankfold.status()["jobs"])
+    neighbour.told.unlink()
+    command = [str(neighbour.program), str(neighbour.told)]
+    specs.program(command, "next", "{min: 1, max: 2}", "", neighbour.ranks)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    shown = rankfold.job("next")["rates"]
+    assert [(each["devices"], each["basis"]) for each in shown] == [
+        (1, "estimated"),
+        (2, "estimated"),
+    ]
+    assert [each["perSecond"] for each in shown] == [one, two]
+    rankfold.until(lambda: rankfold.job("next")["rates"][0]["basis"] == "measured")
+    assert f"; estimated: {one:g}" in rankfold("describe", "next")
+    neighbour.told.touch()
+    rankfold.until(lambda: rankfold.job("next")["phase"] == "Succeeded")
