@@ -79,7 +79,8 @@ struct hal_work {
 			uint32_t grid[3], block[3];
 			uint32_t shared_bytes, param_bytes;
 			const void *params;
-			uint64_t globals_addr; /* address of this rank's globals of the module */
+			uint64_t globals_addr;   /* address of this rank's globals of the module */
+			uint64_t globals_number; /* of these globals, never reused; 0: none */
 			bool globals_known; /* to the program: it may have written to constants */
 			uint32_t cooperative;
 		} kernel;

@@ -12,6 +12,10 @@ OWN = "tests/nvidia/test_machine_code.py::test_each_rank_has_its_own_variables"
 CONSTANTS = (
     "tests/nvidia/test_machine_code.py::test_constants_are_copied_once_a_program_knows_an_address"
 )
+AGAIN = (
+    "tests/nvidia/test_machine_code.py::"
+    "test_variables_are_copied_to_the_driver_only_if_they_are_not_there"
+)
 WAITING = (
     "tests/nvidia/test_machine_code.py::"
     "test_launches_that_use_a_modules_variables_wait_for_each_other"
@@ -46,6 +50,16 @@ TABLE: Table = {
             "variables-of-two-launches-at-once": (
                 "if (variables->in_use)",
                 "if (!variables->in_use)",
+            ),
+        },
+        AGAIN: {
+            "variables-copied-although-there": (
+                "variables->number = w->kernel.globals_number;",
+                "variables->number = 0;",
+            ),
+            "variables-that-a-program-wrote-not-copied": (
+                "variables->number == w->kernel.globals_number &&\n\t    !w->kernel.globals_known)",
+                "variables->number == w->kernel.globals_number)",
             ),
         },
         CROSSING: {

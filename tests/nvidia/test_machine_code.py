@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_kernels_and_variables_are_those_of_the_ptx(program: Path, arch: int) ->
         place = placed[variable.name]
         initial = wanted.globals_image[place.offset :][: place.bytes]
         assert variable.bytes == place.bytes
-        assert variable.initial.ljust(variable.bytes, b"\0") == initial
+        assert cubin.globals_image[variable.offset :][: variable.bytes] == initial
         assert variable.constant == (wanted.ptx.variables[variable.name].space == "const")
 
 
@@ -86,10 +87,14 @@ def test_objects_without_content_are_no_variables() -> None:
         __device__ bool flag;
         namespace mine { __device__ char one; }
         __constant__ int constant;
+        // As in cuRAND's header.
+        __device__ unsigned precalc_xorwow_matrix[8] = {1, 2, 3};
         __global__ void f(int *a) { assert(a); flag = !flag; *a = flag + mine::one + constant; }
+        __global__ void g(double *a) { *a = sin(*a) + precalc_xorwow_matrix[int(*a)]; }
     """
     image = code(source, "-std=c++17")
-    assert b"thrust" in image and b"4cuda3std" in image
+    expected = (b"thrust", b"4cuda3std", b"precalc_xorwow_matrix", b"__cudart_i2opi_d", b"$str")
+    assert all(name in image for name in expected)
     assert {v.name for v in Cubin(image).variables} == {"flag", "_ZN4mine3oneE", "constant"}
 
 
@@ -99,7 +104,7 @@ def test_objects_without_content_are_no_variables() -> None:
         ("__managed__ int m; __global__ void f() { m++; }", "variable m is managed"),
         (
             "__device__ int a; __device__ int *p = &a; __global__ void f() { (*p)++; p++; }",
-            "variable p is initialised with an address",
+            "variable p contains an address",
         ),
     ],
 )
@@ -278,20 +283,69 @@ def test_constants_are_copied_once_a_program_knows_an_address(
 def test_launches_that_use_a_modules_variables_wait_for_each_other(
     device: Device, loaded: tuple[Kernels, ModuleInfo]
 ) -> None:
-    """In whatever streams they are: each adds to what the last one left."""
+    """In whatever streams they are: a copy back would otherwise undo what another launch left."""
     kernels, module = loaded
-    count = kernels("count")
     space = device.space()
     own, out = globals_of(space, module), space.put(np.zeros(1, np.uint32))
-    streams = [device.new_stream() for _ in range(4)]
-    works = [space.kernel_work(count, 1, 1, out, globals_addr=own) for _ in range(40)]
-    numbers = [
-        (device.submit(work, streams[i % 4]), streams[i % 4])
-        for i, (work, _buffer) in enumerate(works)
+    flag = space.put(np.zeros(1, np.uint32))
+    streams = [device.new_stream(), device.new_stream()]
+    running, kept = space.kernel_work(kernels("until_set"), 1, 1, flag, globals_addr=own)
+    waiting, kept2 = space.kernel_work(kernels("count"), 1, 1, out, globals_addr=own)
+    device.submit(running, streams[0])
+    device.submit(waiting, streams[1])
+    time.sleep(0.05)
+    assert device.hal.completed(streams[1]) == 0
+    space.write(flag, np.array([1], np.uint32))  # copies do not wait
+    device.wait(1, streams[0])
+    device.wait(1, streams[1])
+    assert space.read(own + offset(module, "counter"), 1, np.uint32)[0] == 42
+    assert kept is not None and kept2 is not None
+    space.check()
+
+
+def test_variables_are_copied_to_the_driver_only_if_they_are_not_there(
+    fake: Fake, device: Device, loaded: tuple[Kernels, ModuleInfo]
+) -> None:
+    """One copy back for each launch; and one to the driver's if that has the variables of another
+    rank, or if the program may have written to them."""
+    kernels, module = loaded
+    spaces = [device.space(), device.space()]
+    own = [globals_of(space, module) for space in spaces]
+    out = [space.put(np.zeros(1, np.uint32)) for space in spaces]
+
+    def copies(rank: int, number: int, known: bool = False) -> tuple[int, int]:
+        space = spaces[rank]
+        work, _buffer = space.kernel_work(kernels("count"), 1, 1, out[rank], globals_addr=own[rank])
+        work.kernel.globals_number, work.kernel.globals_known = number, known
+        before = fake.calls("cuMemcpyAsync")
+        device.run(work)
+        made = fake.calls("cuMemcpyAsync") - before
+        space.check()
+        return int(space.read(out[rank], 1, np.uint32)[0]), made
+
+    assert [copies(0, 1), copies(0, 1), copies(1, 2), copies(0, 1)] == [
+        (42, 2),
+        (43, 1),
+        (42, 2),
+        (44, 2),
     ]
-    for number, stream in numbers:
-        device.wait(number, stream)
-    assert space.read(own + offset(module, "counter"), 1, np.uint32)[0] == 41 + 40
+    globals_of(spaces[0], module, own[0])
+    assert copies(0, 3) == (42, 2), "the program has loaded its module again"
+    spaces[0].write(own[0] + offset(module, "counter"), np.array([9], np.uint32))
+    assert copies(0, 3, known=True) == (10, 3), "constants, too"
+
+
+def test_a_section_of_variables_is_one_copy(fake: Fake, device: Device) -> None:
+    source = (
+        '__device__ int a = 1, b = 2, c = 3; extern "C" __global__ void empty() { a += b += c; }'
+    )
+    made = loader()
+    module = made.module(code(source), 2)
+    space = device.space()
+    own = globals_of(space, module)
+    before = fake.calls("cuMemcpyAsync")
+    space.launch(made.function(module, "empty"), 1, 1, globals_addr=own)
+    assert fake.calls("cuMemcpyAsync") - before == 2
     space.check()
 
 

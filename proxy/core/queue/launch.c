@@ -42,6 +42,7 @@ bool kernel_submit(struct rank *r, struct stream *s, struct item *i)
 	w.kernel.params = i->data;
 	w.kernel.param_bytes = l->param_bytes;
 	w.kernel.globals_addr = f->module->globals_addr;
+	w.kernel.globals_number = f->module->globals_number;
 	w.kernel.globals_known = f->module->globals_known;
 	w.kernel.cooperative = l->flags & RF_LAUNCH_COOPERATIVE;
 	if (!submit(r, s, i, &w))

@@ -150,11 +150,20 @@ void function_free(struct function *f)
 
 /* ---- modules ---- */
 
+/* The loop's thread makes all modules. */
+static uint64_t next_globals(void)
+{
+	static uint64_t last;
+	return ++last;
+}
+
 struct module *module_new(struct rank *r, uint64_t id)
 {
 	struct module *m = calloc(1, sizeof *m);
-	if (m)
+	if (m) {
 		m->o = (struct object){OBJ_MODULE, id};
+		m->globals_number = next_globals();
+	}
 	if (m && table_put(&r->objects, &m->o))
 		return m;
 	free(m);
@@ -173,6 +182,7 @@ struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_a
 	}
 	m->o = (struct object){OBJ_MODULE, id};
 	m->globals_addr = globals_addr;
+	m->globals_number = next_globals();
 	m->globals_known = true; /* perhaps */
 	snprintf(m->hash, sizeof m->hash, "%s", hash);
 	m->image_bytes = m->image_capacity = image_bytes;

@@ -27,7 +27,8 @@ struct module {
 			       * functions */
 	char hash[65];
 	uint64_t globals_bytes, globals_addr;
-	bool globals_known; /* the program got the address of one of them */
+	uint64_t globals_number; /* in this process; never reused */
+	bool globals_known;      /* the program got the address of one of them */
 	uint8_t *globals_image;
 	uint32_t function_count, global_count;
 	uint32_t managed_count;              /* the host, too, accesses the first globals */

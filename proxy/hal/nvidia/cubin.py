@@ -37,8 +37,13 @@ _KPARAM = struct.Struct("<4xHHI")  # ordinal, offset, and a word with the size
 _KPARAM_SIZE_SHIFTS = {0x17: 18, 0x45: 0}  # EIATTR_KPARAM_INFO, and its second version
 _VARIABLES = (".nv.global", ".nv.global.init")
 _CONSTANTS = ".nv.constant3"
-_TEXTS = ("$str", "__unnamed_")  # what the compiler calls strings and __PRETTY_FUNCTION__
+# Strings and __PRETTY_FUNCTION__, tables of mathematical functions, and those of cuRAND's
+# generators, which are __device__ variables of 200 KiB. Nothing writes to them.
+_READ_ONLY = ("$str", "__unnamed_", "__cudart_", "__cr_", "precalc_xorwow_", "mrg32k3aM")
 _LIBRARIES = re.compile(r"4cuda3std|6thrust\d|3cub\d|4cute\d")  # namespaces, mangled
+_SECTION_ALIGNMENT = 256
+_GLOBALS_MAX = 1 << 32
+_NEEDS_PTX = ", and its module has machine code only: build it with PTX (nvcc -arch=compute_75)"
 _ALLOCATION = frozenset(("malloc", "free"))
 
 
@@ -52,24 +57,24 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Variable:
-    """A `__device__` or `__constant__` variable. `initial`: its first content; shorter than `bytes`
-    if the rest is zeros."""
+    """A `__device__` or `__constant__` variable: its offset in the globals area, and its size, in
+    bytes. `section`: the number of its section; constants are in one of their own."""
 
     name: str
-    initial: bytes
+    offset: int
     bytes: int
-    alignment: int
     constant: bool
+    section: int
 
 
 @dataclass(frozen=True)
 class _Section:
     name: str
     type: int
-    data: bytes
+    data: bytes  # empty: zeros
+    bytes: int
     link: int
     info: int
-    alignment: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ class Cubin:
         """The parameters of one kernel. Raises ModuleError also if there is no such kernel."""
         if name not in self.kernels:
             raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")
-        info = next((s for s in self._sections if s.name == f".nv.info.{name}"), None)
+        info = self._by_name.get(f".nv.info.{name}")
         params: dict[int, tuple[int, int]] = {}
         total = 0
         for attribute, content in _attributes(info.data) if info else ():
@@ -129,54 +134,58 @@ class Cubin:
             raise ModuleError(INVALID_IMAGE, f"kernel {name}: its list of parameters is damaged")
         return Kernel(ordered, total)
 
-    @cached_property
+    @property
     def variables(self) -> tuple[Variable, ...]:
-        """Its variables, in the order of the file, without those that have no content of their own
-        in any rank: strings of the code, and the libraries' objects of empty classes."""
-        pointers = self._pointers()
-        return tuple(
-            self._variable(symbol, section, pointers)
-            for symbol in self._symbols
-            if symbol.type == _OBJECT and symbol.bytes
-            for section in [self._section(symbol.section)]
-            if section.name in (*_VARIABLES, _CONSTANTS)
-            and not symbol.name.startswith(_TEXTS)
-            and not (symbol.bytes == 1 and not section.data and _LIBRARIES.search(symbol.name))
-        )
+        """Its variables, without those that have no content of their own in any rank: what is never
+        written, and the libraries' objects of empty classes."""
+        return self._globals[0]
 
-    def _variable(
-        self, symbol: _Symbol, section: _Section, pointers: dict[str, list[int]]
-    ) -> Variable:
+    @property
+    def globals_image(self) -> bytes:
+        """The first content of the globals area: the sections with variables, one after another, as
+        they are in the file. So a section can be copied to the driver's at once."""
+        return self._globals[1]
+
+    @cached_property
+    def _globals(self) -> tuple[tuple[Variable, ...], bytes]:
+        variables: list[Variable] = []
+        image = bytearray()
+        for number, section in enumerate(self._sections):
+            if section.name not in (*_VARIABLES, _CONSTANTS):
+                continue
+            found = [s for s in self._symbols if s.section == number and _has_content(s, section)]
+            if not found:
+                continue
+            self._refuse_pointers(number, section)
+            if section.bytes > _GLOBALS_MAX:
+                raise ModuleError(INVALID_IMAGE, f"a cubin's {section.name} is too large")
+            image += bytes(-len(image) % _SECTION_ALIGNMENT)
+            base = len(image)
+            variables += [self._variable(symbol, number, section, base) for symbol in found]
+            image += section.data.ljust(section.bytes, b"\0")
+        return tuple(variables), bytes(image)
+
+    def _variable(self, symbol: _Symbol, number: int, section: _Section, base: int) -> Variable:
         if symbol.other & _MANAGED:
-            raise ModuleError(
-                NOT_SUPPORTED,
-                f"variable {symbol.name} is managed, and its module has machine code only: build "
-                "it with PTX (nvcc -arch=compute_75)",
-            )
-        first, end = symbol.value, symbol.value + symbol.bytes
-        if any(first <= at < end for at in pointers.get(section.name, ())):
-            raise ModuleError(
-                NOT_SUPPORTED,
-                f"variable {symbol.name} is initialised with an address, and its module has "
-                "machine code only: build it with PTX (nvcc -arch=compute_75)",
-            )
+            raise ModuleError(NOT_SUPPORTED, f"variable {symbol.name} is managed{_NEEDS_PTX}")
+        if symbol.value + symbol.bytes > section.bytes:
+            raise ModuleError(INVALID_IMAGE, f"variable {symbol.name} is not in its section")
         constant = section.name == _CONSTANTS
-        return Variable(
-            symbol.name,
-            section.data[first:end],
-            symbol.bytes,
-            min(section.alignment, first & -first or section.alignment) or 1,
-            constant,
-        )
+        return Variable(symbol.name, base + symbol.value, symbol.bytes, constant, number)
 
-    def _pointers(self) -> dict[str, list[int]]:
-        """Places, by the section's name, that the driver fills with addresses."""
-        return {
-            self._section(section.info).name: [at for at, _ in self._relocations(section)]
-            for section in self._sections
-            if section.type in (_REL, _RELA)
-            and self._section(section.info).name in (*_VARIABLES, _CONSTANTS)
-        }
+    def _refuse_pointers(self, number: int, section: _Section) -> None:
+        """Refuses a section in which the driver writes addresses: these are not the rank's."""
+        for relocations in self._sections:
+            if relocations.type not in (_REL, _RELA) or relocations.info != number:
+                continue
+            for place, _ in self._relocations(relocations):
+                named = [
+                    f"variable {s.name}"
+                    for s in self._symbols
+                    if s.section == number and s.value <= place < s.value + s.bytes
+                ]
+                what = named[0] if named else f"section {section.name}"
+                raise ModuleError(NOT_SUPPORTED, f"{what} contains an address{_NEEDS_PTX}")
 
     def _relocations(self, section: _Section) -> Iterator[tuple[int, int]]:
         """Place and symbol of each relocation."""
@@ -204,16 +213,20 @@ class Cubin:
                 _text(names, fields[0]),
                 fields[1],
                 b"" if fields[1] == _NO_BITS else self._bytes(fields[4], fields[5]),
+                fields[5],
                 fields[6],
                 fields[7],
-                fields[8],
             )
             for fields in raw
         ]
 
     @cached_property
+    def _by_name(self) -> dict[str, _Section]:
+        return {section.name: section for section in self._sections}
+
+    @cached_property
     def _symbols(self) -> list[_Symbol]:
-        table = next((s for s in self._sections if s.name == ".symtab"), None)
+        table = self._by_name.get(".symtab")
         if not table:
             return []
         names = self._section(table.link).data
@@ -233,6 +246,16 @@ class Cubin:
         if at + size > len(self._image):
             raise ModuleError(INVALID_IMAGE, "a cubin is shorter than its sections: it is damaged")
         return self._image[at : at + size]
+
+
+def _has_content(symbol: _Symbol, section: _Section) -> bool:
+    """Whether a symbol is a variable in which ranks may differ."""
+    return (
+        symbol.type == _OBJECT
+        and symbol.bytes > 0
+        and not symbol.name.startswith(_READ_ONLY)
+        and not (symbol.bytes == 1 and not section.data and _LIBRARIES.search(symbol.name))
+    )
 
 
 def _text(names: bytes, at: int) -> str:

@@ -17,7 +17,7 @@
 struct nvidia_variable_place {
 	const char *name;
 	uint64_t offset, bytes; /* in the module's globals */
-	int32_t constant;
+	int32_t constant, section;
 };
 struct nvidia_function {
 	uint64_t address; /* of the struct hal_function */
@@ -64,9 +64,27 @@ int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t
 	return (int)error;
 }
 
+/* Adds a variable to the parts that are copied. The driver keeps a section together, and so do the
+ * globals: with what is between it and the last variable, it is one part. */
+static void add_part(struct nvidia_variables *made, const struct nvidia_variable_place *place,
+		     CUdeviceptr at, bool same_section)
+{
+	struct nvidia_part *last = made->count ? &made->all[made->count - 1] : NULL;
+
+	made->changing |= !place->constant;
+	if (last && same_section && at - last->at == place->offset - last->offset) {
+		uint64_t end = place->offset + place->bytes - last->offset;
+
+		last->bytes = end > last->bytes ? end : last->bytes;
+	} else {
+		made->all[made->count++] = (struct nvidia_part){at, place->offset, place->bytes,
+								place->constant};
+	}
+}
+
 /* Finds the driver's variables of a module of machine code. `variables` is NULL if there are none,
- * and otherwise lives as long as the device. Returns a CUresult; `failed`: the index of the
- * variable that the driver does not have, or `count`. */
+ * and otherwise lives as long as the device. `places`: in the order of their offsets. Returns a
+ * CUresult; `failed`: the index of the variable that the driver does not have, or `count`. */
 int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
 			      uint32_t count, void **variables, uint32_t *failed)
 {
@@ -83,22 +101,20 @@ int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *
 	made = calloc(1, sizeof *made + count * sizeof *made->all);
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	made->count = count;
 	error = nvidia_bind(device);
 	if (!error)
 		error = device->driver->cuEventCreate(&made->copied, CU_EVENT_DISABLE_TIMING);
 	for (uint32_t i = 0; !error && i < count; i++) {
-		struct nvidia_variable *v = &made->all[i];
+		CUdeviceptr at = 0;
 		size_t bytes = 0;
 
-		*v = (struct nvidia_variable){0, places[i].offset, places[i].bytes,
-					      places[i].constant};
-		made->changing |= !v->constant;
 		*failed = i;
-		error = device->driver->cuModuleGetGlobal_v2(&v->at, &bytes, module,
-							     places[i].name);
-		if (!error && bytes != v->bytes)
+		error = device->driver->cuModuleGetGlobal_v2(&at, &bytes, module, places[i].name);
+		if (!error && bytes != places[i].bytes)
 			error = CUDA_ERROR_INVALID_VALUE;
+		if (!error)
+			add_part(made, &places[i], at,
+				 i && places[i].section == places[i - 1].section);
 	}
 	if (error)
 		free(made);

@@ -38,13 +38,16 @@ from .rewrite import rewrite
 
 NO_GLOBALS = 0xFFFFFFFF
 _TEXT_BYTES = 4096
-_ALIGNMENT = 16  # of each variable of machine code, at least
 _API = """
 struct nvidia_function {
     uint64_t address;
     int32_t max_threads, shared_bytes, const_bytes, local_bytes, registers, ptx_version;
 };
-struct nvidia_variable_place { const char *name; uint64_t offset, bytes; int32_t constant; };
+struct nvidia_variable_place {
+    const char *name;
+    uint64_t offset, bytes;
+    int32_t constant, section;
+};
 int rankfold_nvidia_capability(void);
 int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes);
 int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
@@ -124,7 +127,7 @@ class Loader:
         cubin = Cubin(code)
         info = _info_of(cubin, digest)
         handle = self._load(code)
-        return info, _Loaded(handle, cubin=cubin, variables=self._variables(handle, cubin, info))
+        return info, _Loaded(handle, cubin=cubin, variables=self._variables(handle, cubin))
 
     def _load(self, code: bytes) -> Any:
         handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
@@ -135,21 +138,21 @@ class Loader:
             raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
         return handle[0]
 
-    def _variables(self, handle: Any, cubin: Cubin, info: ModuleInfo) -> Any:
+    def _variables(self, handle: Any, cubin: Cubin) -> Any:
         """The variables that the HAL copies around each launch of the module's kernels."""
-        offsets = {each.name: each.offset for each in info.globals}
-        names = [self._ffi.new("char[]", v.name.encode()) for v in cubin.variables]
-        places = self._ffi.new(
+        places = sorted(cubin.variables, key=lambda v: v.offset)
+        names = [self._ffi.new("char[]", v.name.encode()) for v in places]
+        given = self._ffi.new(
             "struct nvidia_variable_place[]",
             [
-                (name, offsets[v.name], v.bytes, v.constant)
-                for name, v in zip(names, cubin.variables, strict=True)
+                (name, v.offset, v.bytes, v.constant, v.section)
+                for name, v in zip(names, places, strict=True)
             ],
         )
         out, failed = self._ffi.new("void **"), self._ffi.new("uint32_t *")
-        error = self._lib.rankfold_nvidia_variables(handle, places, len(names), out, failed)
+        error = self._lib.rankfold_nvidia_variables(handle, given, len(names), out, failed)
         if error:
-            named = [f"variable {v.name}" for v in cubin.variables[failed[0] : failed[0] + 1]]
+            named = [f"variable {v.name}" for v in places[failed[0] : failed[0] + 1]]
             what = named[0] if named else "its variables"
             raise ModuleError(error, f"the driver does not have {what} of the machine code")
         return out[0]
@@ -223,22 +226,13 @@ _NO_ALLOCATION = (
 
 
 def _info_of(cubin: Cubin, digest: str) -> ModuleInfo:
-    """The module's kernels and variables, which are laid out as those of PTX are."""
-    places, end = [], 0
-    for variable in cubin.variables:
-        align = max(variable.alignment, _ALIGNMENT)
-        begin = (end + align - 1) // align * align
-        places.append((variable, begin))
-        end = begin + variable.bytes
-    image = bytearray(end)
-    for variable, begin in places:
-        image[begin : begin + len(variable.initial)] = variable.initial
+    """The module's kernels and variables."""
     return ModuleInfo(
         hash=digest,
         functions=cubin.kernels,
-        globals=tuple(Global(v.name, begin, v.bytes) for v, begin in places),
-        globals_bytes=end,
-        globals_image=bytes(image),
+        globals=tuple(Global(v.name, v.offset, v.bytes) for v in cubin.variables),
+        globals_bytes=len(cubin.globals_image),
+        globals_image=cubin.globals_image,
         ptx=Module("", cubin.arch, {}, {}, ""),
     )
 

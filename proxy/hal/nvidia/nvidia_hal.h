@@ -72,9 +72,9 @@
 #define CUDA_NO_GLOBALS UINT32_MAX
 #define CUDA_CANCEL_NS 10000000000ull /* a cancelled kernel may still run for this long */
 
-/* A variable of machine code: the driver has one for all ranks, at an address of its own; each rank
- * has its own content, in its globals of the module. */
-struct nvidia_variable {
+/* Variables of machine code: the driver has them once for all ranks, at addresses of its own; each
+ * rank has its own content, in its globals of the module. A part is what is contiguous in both. */
+struct nvidia_part {
 	CUdeviceptr at;
 	uint64_t offset, bytes; /* in the globals */
 	bool constant;
@@ -84,8 +84,9 @@ struct nvidia_variables { /* of a module; used by the device thread only */
 	bool in_use;      /* `copied` was recorded */
 	bool differ;      /* ranks may have different constants */
 	bool changing;    /* not all are constants */
+	uint64_t number;  /* of the globals whose content the driver has; 0: none */
 	uint32_t count;
-	struct nvidia_variable all[];
+	struct nvidia_part all[];
 };
 
 struct hal_function {

@@ -4,15 +4,17 @@
  * ranks. So before a launch the rank's own content is copied there, and after it back to the rank's
  * globals, in the launch's stream: they are the rank's memory, which is saved, moved and swapped.
  * Launches that use the variables of one module wait for each other, in whatever streams they are.
- * Constants, to which only the host writes, are copied once some program may have written to them.
+ * Nothing is copied to the driver's where the content is known to be there: that of the rank whose
+ * launch was the last one, as long as its program has asked for the address of no variable; and
+ * constants, as long as no program has.
  *
  * Runs in the device thread.
  */
 #include "issue.h"
 
-/* Copies a variable into the driver's or back, piece by piece: the globals may cross chunks. */
+/* Copies a part to the driver's or back, piece by piece: the globals may cross chunks. */
 static enum issued copy(struct hal_stream *s, struct hal_space *space, uint64_t globals,
-			const struct nvidia_variable *v, bool back)
+			const struct nvidia_part *v, bool back)
 {
 	const struct nvidia_driver *d = s->device->driver;
 
@@ -55,9 +57,15 @@ enum issued issue_variables_in(struct hal_stream *s, const struct hal_work *w)
 		done = issue_check(
 			s, space, "waiting for variables",
 			s->device->driver->cuStreamWaitEvent(s->stream, variables->copied, 0));
+	if (w->kernel.globals_number && variables->number == w->kernel.globals_number &&
+	    !w->kernel.globals_known)
+		return done;
+	variables->number = 0;
 	for (uint32_t i = 0; done == ALL && i < variables->count; i++)
 		if (!variables->all[i].constant || variables->differ)
 			done = copy(s, space, w->kernel.globals_addr, &variables->all[i], false);
+	if (done == ALL)
+		variables->number = w->kernel.globals_number;
 	return done;
 }
 
