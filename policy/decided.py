@@ -72,7 +72,7 @@ class Decided:
         disturbs = (Disturbance(job.name, job.pause),) if stops else ()
         number = len(devices)
         self.decisions[job.name] = Decision(
-            devices, outcome, False, free, 0, number, cause, reason, disturbs
+            devices, outcome, False, free, 0, number, cause, reason, disturbs, "", job.admitted
         )
         self.note(job, number)
 
@@ -93,8 +93,23 @@ class Decided:
             others,
             number,
             reason=LITTLE_MEMORY if outcome == "memory" else reason,
+            admitted=job.admitted,
         )
         self.note(job, job.placed)
+
+    def refuse(
+        self,
+        job: Job,
+        outcome: Outcome = "devices",
+        free: int = 0,
+        others: int = 0,
+        number: int = 0,
+        reason: str = "",
+    ) -> None:
+        """Decide that a job has no place."""
+        self.decisions[job.name] = Decision(
+            None, outcome, False, free, others, number, reason=reason, admitted=job.admitted
+        )
 
     def move(self) -> None:
         """Decide on the jobs that move."""

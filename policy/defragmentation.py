@@ -126,7 +126,7 @@ class Defragmentation:
     def _stays_there(self, mover: Mover) -> bool:
         """Whether nothing else has been decided for a job than that it keeps its devices."""
         name, so_far = mover.job.name, self._decided
-        if name in so_far.moved or (so_far.lending is not None and so_far.lending.lender(name)):
+        if name in so_far.moved or (so_far.lending is not None and name in so_far.lending.lent):
             return False
         decision = so_far.decisions.get(name)
         return decision is None or (

@@ -21,7 +21,7 @@ from operator import attrgetter
 
 from rankfold.policy.host_memory import Ledger
 from rankfold.policy.lending import Lending, Wanting, is_elastic, sizes_of
-from rankfold.policy.precedence import AlikeJobs, is_spent
+from rankfold.policy.precedence import Alike, AlikeJobs, is_spent
 from rankfold.policy.sizes import largest
 from rankfold.policy.turn import Turn
 from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
@@ -54,8 +54,7 @@ def _with_fractions(
 
         needs = fractions.admitted(fleet, all_jobs, rules)
         treated = fractions.as_guaranteed(all_jobs, needs, rules)
-        decisions = _decide(fleet, treated, rules, now, backfill, needs, barred)
-        return fractions.with_admission(decisions, all_jobs, needs, rules)
+        return _decide(fleet, treated, rules, now, backfill, needs, barred)
     return _decide(fleet, all_jobs, rules, now, backfill, (), barred)
 
 
@@ -116,7 +115,7 @@ def _in_turn(
     for each in wanted:
         if moved and each.job.name in moved:
             continue
-        lender = turn.lending.lender(each.job.name) if turn.lending else None
+        lender = turn.lending.lent.get(each.job.name) if turn.lending else None
         if lender is None:
             turn.give(each)
         elif not lender.kept:
@@ -148,8 +147,12 @@ def _is_patient(job: Job, rules: Rules, now: float) -> bool:
 def _in_line(wanted: Iterable[Wanting]) -> list[Wanting]:
     """Jobs in the order of their turn; equal ones in the order that they have."""
     lines: dict[tuple[object, ...], list[Wanting]] = {}
+    line_of: dict[Alike, list[Wanting]] = {}
     for each in wanted:
-        lines.setdefault(each.alike.first, []).append(each)
+        alike = each.alike
+        if (line := line_of.get(alike)) is None:
+            line = line_of[alike] = lines.setdefault(alike.first, [])
+        line.append(each)
     return [each for first in sorted(lines, reverse=True) for each in lines[first]]
 
 
@@ -158,7 +161,7 @@ def _own(turn: Turn, jobs: Sequence[Job], barred: Mapping[str, str]) -> list[Wan
     wanted: list[Wanting] = []
     alike_jobs = AlikeJobs()
     everything = [job.own for job in jobs if job.own]
-    every = set(chain.from_iterable(everything))
+    every = set[int]().union(*everything)
     distinct = len(every) == sum(map(len, everything))
     taken: set[int] = set()
     for job in jobs:
@@ -179,7 +182,7 @@ def _own(turn: Turn, jobs: Sequence[Job], barred: Mapping[str, str]) -> list[Wan
             taken.update(job.own)
             if job.on_devices:
                 turn.stay(job)
-    if turn.free.any():
+    if turn.free.any_of(every):
         if distinct:
             taken.update(chain.from_iterable([each.own for each in wanted]))
         turn.free.remove(taken)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -26,7 +27,6 @@ from rankfold.policy.vocabulary import (
     GUARANTEED,
     PRIORITY_MAX,
     TIERS,
-    Decision,
     Fleet,
     Guaranteed,
     Job,
@@ -94,7 +94,7 @@ def admitted(fleet: Fleet, jobs: Iterable[Job], rules: Rules) -> dict[str, float
     found: dict[str, float] = {}
     places = places_of(fleet.groups)
     guarantees = _guaranteeing(rules)
-    for job in sorted((each for each in jobs if each.tier in guarantees), key=_order):
+    for job in _in_order(each for each in jobs if each.tier in guarantees):
         need = need_of(job, rules)
         if job.covered is not None and need > job.covered + FIT:
             continue  # it is beyond its quota
@@ -133,9 +133,16 @@ def _where(places: Places, job: Job, need: float, left: Sequence[float]) -> tupl
     return tuple(sorted(unit, key=lambda at: -has[at])) if has else unit
 
 
-def _order(job: Job) -> tuple[float, int, int]:
-    since = math.inf if job.guaranteed is None else job.guaranteed.admitted
-    return (since, -tier_of(job), -job.priority)
+def _in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs in the order in which they are admitted; equal ones in the order that they have."""
+    admitted: dict[tuple[int, int], list[Job]] = {}
+    others: dict[tuple[int, int], list[Job]] = {}
+    for job in jobs:
+        key = (tier_of(job), job.priority)
+        (others if job.guaranteed is None else admitted).setdefault(key, []).append(job)
+    first = [job for key in sorted(admitted, reverse=True) for job in admitted[key]]
+    first.sort(key=attrgetter("guaranteed.admitted"))
+    return first + [job for key in sorted(others, reverse=True) for job in others[key]]
 
 
 def as_guaranteed(jobs: Sequence[Job], needs: dict[str, float], rules: Rules) -> list[Job]:
@@ -148,14 +155,16 @@ def as_guaranteed(jobs: Sequence[Job], needs: dict[str, float], rules: Rules) ->
         if job.tier not in guarantees:
             found.append(job)
         elif need is None:
-            found.append(replace(job, tier=TIERS[0]))
+            found.append(replace(job, tier=TIERS[0], admitted=False))
         elif need < 1:
             behind = math.floor(_behind(job, rules) / _step(job, rules))
-            found.append(replace(job, basis=GUARANTEED, priority=0, behind=behind))
+            found.append(replace(job, basis=GUARANTEED, priority=0, behind=behind, admitted=True))
         else:
             least = job.guarantee if job.guarantee is None else math.ceil(need)
             priority = PRIORITY_MAX + 1
-            found.append(replace(job, basis=GUARANTEED, priority=priority, guarantee=least))
+            found.append(
+                replace(job, basis=GUARANTEED, priority=priority, guarantee=least, admitted=True)
+            )
     return found
 
 
@@ -170,18 +179,6 @@ def _behind(job: Job, rules: Rules) -> float:
 
 def _step(job: Job, rules: Rules) -> float:
     return period_of(job, rules) / TURNS / STEPS
-
-
-def with_admission(
-    decisions: dict[str, Decision], jobs: Iterable[Job], needs: dict[str, float], rules: Rules
-) -> dict[str, Decision]:
-    """Decisions that say which jobs are admitted."""
-    guarantees = _guaranteeing(rules)
-    for job in jobs:
-        name = job.name
-        if job.tier in guarantees and name in decisions:
-            decisions[name] = replace(decisions[name], admitted=name in needs)
-    return decisions
 
 
 def wakes(jobs: Iterable[Job], rules: Rules) -> float:

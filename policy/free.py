@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from rankfold.policy.vocabulary import Group
@@ -48,6 +48,10 @@ class Free:
     def any(self) -> bool:
         """Whether any device is free."""
         return any(self._groups)
+
+    def any_of(self, devices: Set[int]) -> bool:
+        """Whether any of these devices is free."""
+        return any(not devices.isdisjoint(each) for each in self._groups)
 
     def take(self, groups: Sequence[int], number: int) -> list[int]:
         """`number` devices of these groups, ascending: the first ones of all, or of the nodes that

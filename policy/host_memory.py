@@ -30,7 +30,9 @@ class Ledger:
         need now; it may always need less."""
         if 0 < devices * self._ranks_on_a_device < world_size:
             return False
-        need = (world_size - devices) * memory if world_size > devices else 0
+        if not memory or world_size <= devices:
+            return True
+        need = (world_size - devices) * memory
         return need <= before or self.others(name) + need <= self._limit
 
 

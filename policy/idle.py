@@ -26,13 +26,16 @@ def grow(
     alike: dict[tuple[object, tuple[int, ...]], list[Job]] = {}
     for each in line:
         job = each.job
-        if _may_grow(decided.decisions[job.name], job, spent, delay, now):
+        decision = decided.decisions[job.name]
+        if _may_grow(decision, job, spent, delay, now):
             groups: tuple[int, ...] | None = job.groups
             if decided.free.places is not None:
                 groups = decided.unit_with(job, decided.decisions[job.name].devices or ())
             if groups is not None:
                 key = (each.alike.precedence[:2], groups)
-                alike.setdefault(key, []).append(job)
+                its = alike.setdefault(key, [])
+                if len(decision.devices or ()) < sizes_of(job)[-1]:
+                    its.append(job)
     for (_, groups), jobs in alike.items():
         if free := decided.free.count(groups):
             sizes = [growing(speed_of(j, now), _have(decided, j), sizes_of(j), free) for j in jobs]

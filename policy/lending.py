@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
@@ -81,16 +81,24 @@ class Lender(Struct, eq=False):
 
 
 class _Part(Struct, eq=False):
-    """Lenders with the same terms, for the same groups, and their devices. spare: by which they
-    can be shrunk, within their quotas; beyond: the same, beyond their quotas; least: those that
-    they have after that."""
+    """Lenders with the same terms, for the same groups, and their devices. turns: their places in
+    line. spare: devices by which they can be shrunk, within their quotas; beyond: the same, beyond
+    their quotas; least: those that they have after that."""
 
     terms: Terms
     groups: tuple[int, ...]
-    lenders: list[Lender] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
     spare: int = 0
     beyond: int = 0
     least: int = 0
+    _lenders: list[Lender] | None = None
+
+    def lenders(self, line: Sequence[Wanting]) -> list[Lender]:
+        """The same objects each time."""
+        if self._lenders is None:
+            found = ((line[turn], turn) for turn in self.turns)
+            self._lenders = [Lender(each.job, each.own, self.terms, turn) for each, turn in found]
+        return self._lenders
 
     def add(self, lender: Lender, sign: int) -> None:
         beyond = lender.beyond
@@ -123,7 +131,10 @@ def sizes_of(job: Job) -> tuple[int, ...]:
 class Lending:
     """The devices that can be lent in one moment. line: jobs in the order of their turn. now:
     seconds, on the clock of `Job.since`. spent: jobs that have been disturbed as often as they may
-    be. moved: jobs that are moved, and give up nothing else."""
+    be. moved: jobs that are moved, and give up nothing else.
+
+    lent: the jobs that give up devices.
+    """
 
     def __init__(
         self,
@@ -136,52 +147,26 @@ class Lending:
         moved: Collection[str] = (),
     ):
         self._groups, self._memory, self._places = groups, memory, places
-        self._moved = moved
-        self._lent: dict[str, Lender] = {}
-        # Lenders of each importance; once one of them is considered, in the order of their places:
-        # the last gives up devices first.
-        self._of_group: list[dict[tuple[float, ...], list[Lender]]] = [{} for _ in groups]
-        self._sorted: set[tuple[int, tuple[float, ...]]] = set()
+        self._line, self._moved = line, moved
+        self.lent: dict[str, Lender] = {}
+        # Parts of each importance, and their lenders once one of them is considered, in the order
+        # of their places: the last gives up devices first.
+        self._parts: list[dict[tuple[float, ...], list[_Part]]] = [{} for _ in groups]
+        self._sorted: dict[tuple[int, tuple[float, ...]], list[Lender]] = {}
         # Upper bounds, so that a job that cannot be helped takes no time for each lender: devices
         # by the lowest level that gets them, and by the precedence that must be exceeded.
         self._spare: list[dict[int, int]] = [{} for _ in groups]
         self._last: list[dict[Precedence, int]] = [{} for _ in groups]
         self._most_of: dict[tuple[tuple[int, ...], Precedence], int] = {}  # found by `_most`
         self._refused: dict[tuple[tuple[int, ...], Precedence, int], int] = {}
-        first = line[0].alike.precedence
-        parts: dict[tuple[int, tuple[int, ...]], _Part] = {}
-        for turn, each in enumerate(line):
-            job, own = each.job, each.own
-            if not own:
-                continue
-            protected = job.min_runtime > 0 and is_protected(job, now)
-            terms = each.alike.terms(job, protected, job.name in spent)
-            number, least = len(own), least_of(job)
-            if number <= least and first <= terms.suspended_above:
-                continue
-            key = (id(terms), job.groups)
-            if (part := parts.get(key)) is None:
-                part = parts[key] = _Part(terms, job.groups)
-            lender = Lender(job, own, terms, turn)
-            part.lenders.append(lender)
-            if job.covered is None:
-                part.least += min(number, least)
-                part.spare += max(0, number - least)
-            else:
-                part.add(lender, 1)
-        for part in parts.values():
+        for part in _parts(line, now, spent):
             self._bound(part)
             for group in part.groups:
-                lenders = self._of_group[group].setdefault(part.terms.importance, [])
-                lenders += part.lenders
-
-    def lender(self, name: str) -> Lender | None:
-        """A job that gives up devices; None if it keeps all of them."""
-        return self._lent.get(name)
+                self._parts[group].setdefault(part.terms.importance, []).append(part)
 
     def lenders(self) -> list[Lender]:
         """The jobs that give up devices; the one that does so first comes last."""
-        return sorted(self._lent.values(), key=lambda each: each.place, reverse=True)
+        return sorted(self.lent.values(), key=lambda each: each.place, reverse=True)
 
     def lend(self, wanting: Wanting, groups: Sequence[int], number: int, need: int) -> Loan | None:
         """Devices of these groups for a job; None if there are fewer than `number`. need: bytes of
@@ -267,17 +252,21 @@ class Lending:
 
     def _of(self, group: int) -> Iterator[Lender]:
         """The same, for one group."""
-        by_importance = self._of_group[group]
+        by_importance = self._parts[group]
         for importance in sorted(by_importance):
-            lenders = by_importance[importance]
-            if (group, importance) not in self._sorted:
-                self._sorted.add((group, importance))
+            lenders = self._sorted.get((group, importance))
+            if lenders is None:
+                every = [part.lenders(self._line) for part in by_importance[importance]]
+                lenders = [lender for lenders in every for lender in lenders]
                 lenders.sort(key=lambda each: each.place, reverse=True)
+                self._sorted[group, importance] = lenders
             while lenders and not lenders[-1].kept:
                 lenders.pop()
             yield from reversed(lenders)
 
     def _in(self, lender: Lender, groups: Sequence[int]) -> int:
+        if len(self._groups) == 1:
+            return len(lender.kept)
         if self._places is not None:
             return len(self._places.within(lender.kept, groups))
         return sum(self._is_in(position, groups) for position in lender.kept)
@@ -320,7 +309,7 @@ class Lending:
             given = order[: len(order) - left]
             lender.kept = [position for position in lender.kept if position not in given]
             lender.borrowers.append(borrower)
-            self._lent[lender.job.name] = lender
+            self.lent[lender.job.name] = lender
             devices += given
             change.add(lender, 1)
             self._bound(change)
@@ -332,6 +321,30 @@ class Lending:
             _add(self._spare[group], part.terms.shrinks_for, part.spare)
             _add(self._spare[group], part.terms.shrinks_beyond, part.beyond)
             _add(self._last[group], part.terms.suspended_above, part.least)
+
+
+def _parts(line: Sequence[Wanting], now: float, spent: Collection[str]) -> Iterable[_Part]:
+    """The jobs that can be shrunk, or suspended for the first one in line."""
+    first = line[0].alike.precedence
+    parts: dict[tuple[Alike, tuple[int, ...], bool, bool], _Part] = {}
+    for turn, each in enumerate(line):
+        if not (number := len(each.own)):
+            continue
+        job = each.job
+        protected = job.min_runtime > 0 and is_protected(job, now)
+        key = (each.alike, job.groups, protected, job.name in spent)
+        if (part := parts.get(key)) is None:
+            part = parts[key] = _Part(each.alike.terms(job, *key[2:]), job.groups)
+        least = least_of(job)
+        if number <= least and first <= part.terms.suspended_above:
+            continue
+        part.turns.append(turn)
+        if job.covered is None:
+            part.least += min(number, least)
+            part.spare += max(0, number - least)
+        else:
+            part.add(Lender(job, each.own, part.terms, turn), 1)
+    return parts.values()
 
 
 def _add(sums: dict[K, int], key: K, number: int) -> None:

@@ -71,7 +71,6 @@ class Turn(Decided):
         has fewer: idle.py gives it more."""
         job, own = wanting.job, wanting.own
         number = len(own)
-        enough = number == job.devices or (is_elastic(job) and number >= least_of(job))
         if not own and not job.on_devices:
             self._start(wanting)
             return
@@ -80,17 +79,18 @@ class Turn(Decided):
             self.stay(job, "devices", self.free.count(job.groups), reason=reason)
             self._claim(list(chain.from_iterable(units)), wanting.alike.precedence)
             return
+        enough = number >= least_of(job)
         if enough and self.free.places is not None and job.locality != "any":
             enough = self.unit_with(job, own) is not None
         if not (enough and self.memory_allows(job, number)):
             self._give_more(wanting)
             return
-        free = self.free.count(job.groups)
-        if free and self.claimed:
-            free = self.free.count(self._unclaimed(wanting))
+        free = self.free.count(self._unclaimed(wanting) if self.claimed else job.groups)
         devices = tuple(sorted(own))
         if number == job.placed and devices == job.own:  # nothing changes: the same, but faster
-            self.decisions[job.name] = Decision(devices, "granted", False, free, 0, number)
+            self.decisions[job.name] = Decision(
+                job.own, "granted", False, free, 0, number, None, "", (), "", job.admitted
+            )
             if job.rank_memory or job.need:
                 self.note(job, number)
         else:
@@ -103,7 +103,7 @@ class Turn(Decided):
         key = (
             id(wanting.alike), job.groups, job.devices, job.guarantee, job.world_size,
             job.shrinks, job.rank_memory, job.need, job.min_runtime > 0, job.name in self.spent,
-            job.name in self.patient, job.locality, job.late,
+            job.name in self.patient, job.locality, job.late, job.admitted,
         )  # fmt: skip
         at = (self.changes, self.memory.changes)
         if at != self._waits_at:
@@ -140,9 +140,7 @@ class Turn(Decided):
             elif job.on_devices:
                 self.stay(job, "memory", free_count, others, there)
             else:
-                self.decisions[job.name] = Decision(
-                    None, "memory", False, free_count, others, there, reason=LITTLE_MEMORY
-                )
+                self.refuse(job, "memory", free_count, others, there, LITTLE_MEMORY)
             return
         self.changes += 1
         new = self.free.take(groups, there - len(own))
@@ -253,7 +251,7 @@ class Turn(Decided):
             # In the middle of a move, another job got the devices: it continues as before.
             self.place(job, tuple(own), "devices", free, reason=reason)
         else:
-            self.decisions[job.name] = Decision(None, "devices", free=free, reason=reason)
+            self.refuse(job, free=free, reason=reason)
         if disturbs:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, disturbs=decision.disturbs + disturbs)
@@ -338,7 +336,7 @@ class Turn(Decided):
     def bar(self, job: Job, why: str) -> bool:
         """Decide that a job has no device; whether that can be done."""
         if not job.on_devices:
-            self.decisions[job.name] = Decision(None, "devices", reason=why)
+            self.refuse(job, reason=why)
             return True
         if not self.memory_allows(job, 0):
             return False
@@ -358,12 +356,10 @@ class Turn(Decided):
 
     def number(self, line: Iterable[Job]) -> None:
         """Number the jobs that wait without devices."""
-        position, decisions = 0, self.decisions
-        for job in line:
-            decision = decisions[job.name]
-            if not decision.devices:
-                position += 1
-                decisions[job.name] = replace(decision, position=position)
+        decisions = self.decisions
+        waits = [job.name for job in line if not decisions[job.name].devices]
+        for position, name in enumerate(waits, 1):
+            decisions[name] = replace(decisions[name], position=position)
 
 
 def fewest_of(job: Job, wanted: int, bad: int) -> int:

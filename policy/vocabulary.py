@@ -169,8 +169,9 @@ class Job(Struct, frozen=True, gc=False):
     drained: how many of the devices that it is on are drained. It leaves these, also if it has to
         continue on fewer devices, or wait without any; its minimum run time and the number of its
         disturbances do not matter.
-    basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all.
-        These two are not given to a policy: quotas.py and fractions.py set them.
+    basis: why it gets devices: BORROWS, …; covered: devices that are within its quota, None: all;
+        admitted: as in its decision. These three are not given to a policy: quotas.py and
+        fractions.py set them.
     """
 
     name: str
@@ -210,6 +211,7 @@ class Job(Struct, frozen=True, gc=False):
     quota: str = ""
     basis: int = WITHIN
     covered: int | None = None
+    admitted: bool | None = None
     disturbed: tuple[float, ...] = ()
     rates: tuple[Rate, ...] = ()
     history: tuple[Rate, ...] = ()

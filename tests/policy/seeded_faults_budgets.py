@@ -53,8 +53,8 @@ TABLE: Table = {
         },
         f"{BUDGETS}::test_each_job_that_waits_has_its_place": {
             "jobs-with-devices-are-in-the-queue": (
-                "            if not decision.devices:\n",
-                "            if True:\n",
+                "if not decisions[job.name].devices]",
+                "]",
             ),
         },
     },

@@ -17,15 +17,15 @@ TABLE: Table = {
         },
         f"{FRACTIONS}::test_jobs_are_admitted_while_they_fit_and_stay_admitted": {
             "admission-is-taken-back": (
-                "since = math.inf if job.guaranteed is None else job.guaranteed.admitted",
-                "since = 0.0",
+                "(others if job.guaranteed is None else admitted)",
+                "others",
             ),
         },
         f"{FRACTIONS}::test_a_job_that_is_not_admitted_is_treated_as_basic": {
-            "basic-is-forgotten": ("replace(job, tier=TIERS[0])", "job"),
+            "basic-is-forgotten": ("replace(job, tier=TIERS[0], admitted=False)", "job"),
         },
         f"{FRACTIONS}::test_an_admitted_job_keeps_what_it_needs_of_a_range": {
-            "range-is-not-kept": ("guarantee=least))", "guarantee=job.guarantee))"),
+            "range-is-not-kept": ("guarantee=least,", "guarantee=job.guarantee,"),
         },
         f"{FRACTIONS}::test_ten_jobs_with_seven_tenths_run_on_eight_devices": {
             "no-turns": (

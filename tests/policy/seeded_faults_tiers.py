@@ -115,6 +115,9 @@ TABLE: Table = {
         "tests/policy/test_alike.py::test_a_job_that_waits_is_not_like_one_of_another_tier": {
             "all-that-wait-are-alike": ("id(wanting.alike),", "0,"),
         },
+        "tests/policy/test_fractions.py::test_a_decision_says_whether_the_fraction_is_guaranteed": {
+            "all-that-wait-are-admitted-alike": ("job.late, job.admitted,", "job.late,"),
+        },
         f"{TIERS}::test_a_job_waits_for_free_devices_before_others_give_up_theirs": {
             "nobody-waits": ("or job.name in self.patient:", ":"),
         },

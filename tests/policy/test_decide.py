@@ -118,6 +118,14 @@ def test_two_jobs_get_different_devices() -> None:
     assert (decisions["a"].devices, decisions["b"].devices) == ((0,), (1,))
 
 
+def test_a_fleet_may_list_devices_of_jobs_as_free() -> None:
+    fleet = Fleet((Group((0, 1, 2), 3),), 100 * GIB)
+    holder = Job("holder", 2, 2, 1.0, (0,), own=(0, 1), placed=2, on_devices=True, begun=True)
+    found = decided(fleet, [holder, Job("new", 1, 1, 2.0, (0,)), Job("late", 1, 1, 3.0, (0,))])
+    given = {name: decision.devices for name, decision in found.items()}
+    assert given == {"holder": (0, 1), "new": (2,), "late": None}
+
+
 def test_backfill_passes_a_job_that_does_not_fit() -> None:
     fleet = Fleet((Group(free=(2, 3), to_come=4),), 100 * GIB)
     jobs = [

@@ -154,6 +154,17 @@ def test_a_job_that_is_not_admitted_is_treated_as_basic() -> None:
     assert world.own == {"first": 3, "other": 0, "b": 1}
 
 
+def test_a_decision_says_whether_the_fraction_is_guaranteed() -> None:
+    """The two that wait differ in that alone: one is basic, the other is treated as basic."""
+    world = Guarding(1)
+    world.add(of("standard", "runs", 1), of("basic", "b", 1, created=1.0))
+    world.add(of("standard", "other", 1, created=2.0))
+    found = world.decide()
+    said = {name: decision.admitted for name, decision in found.items()}
+    assert said == {"runs": True, "b": None, "other": False}
+    assert not found["b"].devices and not found["other"].devices
+
+
 def test_an_admitted_job_keeps_what_it_needs_of_a_range() -> None:
     world = Guarding(6)
     world.add(of("standard", "range", 6, 1, demand=3))
