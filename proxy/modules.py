@@ -35,6 +35,8 @@ class Loader(Protocol):
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo: ...
 
+    def facts(self) -> dict[str, int]: ...
+
     def close(self) -> None: ...
 
 
@@ -59,6 +61,11 @@ class ModuleStore:
     def close(self) -> None:
         """Release the compiler."""
         self._loader.close()
+
+    def facts(self) -> dict[str, int]:
+        """The device's numbers that ranks see instead of the usual ones: fields of struct
+        rf_device."""
+        return self._loader.facts()
 
     @property
     def kernels(self) -> int:

@@ -74,6 +74,7 @@ class Proxy:
             moves_fd=_moves_fd(),
         )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
+        self.facts = self.modules.facts()
         self.loads = LoadThreads(self.native, self.modules)
         self.lost = ""  # why the device serves no jobs any more
         self._last_request = time.monotonic()
@@ -146,6 +147,7 @@ class Proxy:
             "cc": o.cc,
             "speed": o.speed,
             "pid": os.getpid(),
+            "facts": self.facts,
         }
 
     def shutdown(self, _request: Request[messages.Shutdown]) -> Message:

@@ -124,6 +124,8 @@ class ProxyHello(Struct, frozen=True):
     core_count: int = 0  # of type cpu: as its pool describes it, and the numbers of the cores
     first_core: int = 0
     cores: list[int] = []
+    # numbers of a real GPU that ranks see: fields of struct rf_device
+    facts: dict[str, Annotated[int, Meta(ge=1, lt=2**31)]] = {}
 
 
 class RankFault(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 import uuid
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from rankfold.control import ControlError
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
+from rankfold.reconciler.commands import local_gpus
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
@@ -54,7 +54,7 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
     "capability",
     default=None,
     metavar="MAJOR.MINOR",
-    help="Of each device of a temporary fleet, such as 9.0; default: that of a Pool.",
+    help="Of each device of a temporary fleet, such as 9.0; default: the GPUs' own.",
 )
 @click.option("--name", default=None, help="Name of the job; default: the program's.")
 @click.option(
@@ -117,7 +117,7 @@ def run(
         raise click.UsageError(f"--memory {memory} is not {field_rules.DEVICE_MEMORY_WORDS}")
     if capability and not field_rules.is_capability(capability):
         raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
-    if kind == "nvidia" and (missing := nvidia_missing()):
+    if kind == "nvidia" and (missing := local_gpus.missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
     if name is not None and (problem := field_rules.bad_name(name)):
         raise click.UsageError(f"--name {name}: {problem}")
@@ -301,19 +301,13 @@ def permanent_pools(snap: snapshot.Snapshot) -> list[Pool]:
     return [o.spec for o in snap.objects if isinstance(o.spec, Pool) and o.spec.only_for is None]
 
 
-def nvidia_missing() -> str:
-    """Why there can be no device of type nvidia here; empty: a driver is installed."""
-    try:
-        ctypes.CDLL(os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1"))
-    except OSError as error:
-        return f"no NVIDIA driver: {error}; install it, or use --device soft"
-    return ""
-
-
 def temporary_pool(
     job: str, kind: str, number: int, memory: int, capability: str | None = None
 ) -> Pool:
-    """`memory`: of each device, in bytes. `capability`: None is that of a Pool's devices."""
+    """`memory`: of each device, in bytes. `capability`: None is that of the machine's GPUs, or for
+    another kind that of a Pool's devices."""
+    if kind == "nvidia":
+        capability = capability or local_gpus.compute_capability(number)
     capability = capability or CAPABILITIES[kind]
     first = Device(f"{job}/{kind}-0", kind, memory, capability, only_for=job)
     devices = tuple(replace(first, name=f"{job}/{kind}-{i}") for i in range(number))

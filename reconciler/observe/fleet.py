@@ -183,6 +183,7 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> ObservedDev
         core_count=hello.core_count,
         first_core=hello.first_core,
         cores=tuple(hello.cores),
+        facts=hello.facts,
     )
 
 

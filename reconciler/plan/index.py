@@ -6,7 +6,7 @@ devices. Queries about every job or every device use it instead of scanning all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -63,6 +63,7 @@ class Index:
         for pool in desired.pools.values():
             if pool.only_for is not None:
                 self._pools_only_for.setdefault(pool.only_for, []).append(pool.name)
+        self._facts: dict[tuple[int, int], dict[str, int]] = {}
         self.silent: dict[str, Condition] = {}
         for name, record in self.records.items():
             if condition := self._silent(record):
@@ -73,6 +74,18 @@ class Index:
         return (job.created if job else 0.0, name)
 
     # ---- devices
+
+    def facts(self, positions: Sequence[int]) -> dict[str, int]:
+        """The least of each number of the GPUs at these positions, of those that are up."""
+        key = (positions[0], len(positions)) if positions else (0, 0)
+        if key not in self._facts:
+            least: dict[str, int] = {}
+            for position in positions:
+                observed = self.observed_device(self.names[position])
+                for name, value in observed.facts.items() if observed else ():
+                    least[name] = min(value, least.get(name, value))
+            self._facts[key] = least
+        return self._facts[key]
 
     def observed_device(self, device: str) -> ObservedDevice | None:
         return self.observed.devices.get(device)

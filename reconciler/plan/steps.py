@@ -24,6 +24,7 @@ from rankfold.reconciler.actions import (
 )
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import NODE, Record
+from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.plan import ending, restoring, saving
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.index import Index
@@ -176,7 +177,7 @@ class Steps:
     def _begin(self, job: Job, record: Record, target: Target) -> None:
         if record.step == "new":
             if target:
-                virtual = self.allocation.groups.virtual(job, record)
+                virtual = self._device(job, record)
                 kind = self.index.devices[target[0]].type
                 self.actions.append(Start(job, virtual, kind, tuple(range(job.world_size))))
             elif target == ():
@@ -192,6 +193,19 @@ class Steps:
             self._place(job, record, target)
         elif target == ():
             self._rest(job, record)
+
+    def _device(self, job: Job, record: Record) -> Json:
+        """The device that the job's ranks will see, for good: the least of all that it may get."""
+        groups = self.allocation.groups
+        kind = groups.kind(job, record)
+        found = [
+            self.index.facts(group.positions)
+            for group in groups.fitting(job, record)
+            if group.device.type == kind
+        ]
+        names = {name for facts in found for name in facts}
+        least = {name: min(f[name] for f in found if name in f) for name in sorted(names)}
+        return groups.virtual(job, record) | least
 
     def _place(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
         purpose = self.allocation.purposes.get(job.name) or record.placed_for

@@ -202,16 +202,35 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+/* An H100's; 1: what the device can do. */
+static int attribute_of(CUdevice_attribute attribute)
+{
+	switch ((int)attribute) {
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return 0;
+	case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+	case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
+	case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1980000;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 132;
+	case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 2619000;
+	case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 5120;
+	case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 50 << 20;
+	case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
+	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return 228 << 10;
+	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return 227 << 10;
+	case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
+	case COMPUTE_MODE: return 0;
+	default: return 1;
+	}
+}
+
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
 	CUresult error = fake_enter("cuDeviceGetAttribute", false);
 
 	if (error)
 		return error;
-	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
-		 : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
-		 : attribute == COMPUTE_MODE                                 ? 0
-									     : 1;
+	*value = attribute_of(attribute);
 	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 

@@ -236,3 +236,27 @@ spec:
   devices:
     - {type: nvidia, count: 2, memory: 32MiB}
 """
+
+
+SEEN = """
+#include <cstdio>
+#include <cuda_runtime.h>
+int main()
+{
+    cudaDeviceProp p;
+    int clock = 0;
+    cudaGetDeviceProperties(&p, 0);
+    cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, 0);
+    printf("%d.%d %d %zu %d %d\\n", p.major, p.minor, p.multiProcessorCount,
+           p.sharedMemPerBlockOptin, p.l2CacheSize, clock);
+}
+"""
+
+
+def test_ranks_see_the_numbers_of_the_gpu(rankfold: Rankfold) -> None:
+    """PyTorch and Triton compile for the capability, and choose sizes of grids by the others."""
+    device = ("--world-size", "1", "--device", "nvidia", "--memory", "32MiB")
+    program = str(cuda.build(SEEN))
+    assert f"9.0 132 {227 << 10} {50 << 20} 1980000" in rankfold("run", *device, "--", program)
+    older = ("--compute-capability", "8.0", "--", program)
+    assert f"8.0 132 {227 << 10}" in rankfold("run", *device, *older)

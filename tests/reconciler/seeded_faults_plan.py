@@ -21,6 +21,15 @@ TABLE: Table = {
     "reconciler/plan/index.py": {
         (
             "tests/reconciler/test_plan.py::"
+            "test_ranks_see_the_least_numbers_of_the_gpus_that_their_job_may_get"
+        ): {
+            "numbers-of-the-last-gpu": (
+                "least[name] = min(value, least.get(name, value))",
+                "least[name] = value",
+            ),
+        },
+        (
+            "tests/reconciler/test_plan.py::"
             "test_devices_are_given_away_only_when_they_are_seen_free"
         ): {
             "saved-is-not-free": (

@@ -690,6 +690,22 @@ def test_the_virtual_device_is_the_least_a_job_may_get() -> None:
     assert (seen["memory_bytes"], seen["cc_major"], seen["cc_minor"]) == (GIB, 8, 0)
 
 
+def test_ranks_see_the_least_numbers_of_the_gpus_that_their_job_may_get() -> None:
+    """They see those of the GPUs that are up when the job starts, for its whole life."""
+    names = [f"rack/nvidia-{i}" for i in range(3)]
+    desired = Desired({"rack": pool(3, "rack", kind="nvidia")}, {"a": job("a", 1, 1)})
+    place = Fleet(desired)
+    place.turn()
+    h100, h100_pcie = {"sm_count": 132, "l2_bytes": 50}, {"sm_count": 114, "l2_bytes": 60}
+    for name, facts in zip(names, (h100, h100_pcie, {}), strict=True):
+        place.devices[name] = replace(place.devices[name], facts=facts)
+    place.converge()
+    assert {"sm_count": 114, "l2_bytes": 50}.items() <= place.records["a"].device.items()
+    place.devices[names[0]] = replace(place.devices[names[0]], facts={"sm_count": 1})
+    place.converge()
+    assert place.records["a"].device["sm_count"] == 114
+
+
 def test_a_temporary_pool_serves_its_job_and_goes_with_it() -> None:
     mine = Pool("mine", (Device("mine/soft-0", "soft", GIB, only_for="mine"),), only_for="mine")
     place = Fleet(Desired({"mine": mine}, {"mine": job("mine", 1, 1), "other": job("other", 1, 1)}))

@@ -24,6 +24,10 @@ class Loader:
     def close(self) -> None:
         """Does nothing: nothing was loaded."""
 
+    def facts(self) -> dict[str, int]:
+        """None: ranks see the usual numbers."""
+        return {}
+
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
         """Reads a fatbin or PTX text. Raises ModuleError."""
         return module_info(ptx_of(image, cc or self.compute_capability))

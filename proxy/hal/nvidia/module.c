@@ -26,6 +26,7 @@ struct nvidia_function {
 
 #pragma GCC visibility push(default)
 int rankfold_nvidia_capability(void);
+uint32_t rankfold_nvidia_facts(const char **names, int32_t *values, uint32_t most);
 int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes);
 int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
 			      uint32_t count, void **variables, uint32_t *failed);
@@ -39,6 +40,42 @@ int rankfold_nvidia_capability(void)
 	const struct hal_device *device = atomic_load(&nvidia_open_device);
 
 	return device ? device->capability : 0;
+}
+
+/* The numbers that a rank sees of its device (struct rf_device), as the GPU has them. Returns how
+ * many. A number that the driver does not tell, or that is 0 there, is left out. */
+uint32_t rankfold_nvidia_facts(const char **names, int32_t *values, uint32_t most)
+{
+	static const struct {
+		const char *name;
+		CUdevice_attribute attribute;
+	} queried[] = {
+		{"sm_count", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
+		{"max_threads_per_sm", CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR},
+		{"blocks_per_sm", CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR},
+		{"shared_per_block_optin", CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
+		{"shared_per_sm", CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR},
+		{"regs_per_block", CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK},
+		{"regs_per_sm", CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR},
+		{"clock_khz", CU_DEVICE_ATTRIBUTE_CLOCK_RATE},
+		{"memory_clock_khz", CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE},
+		{"memory_bus_bits", CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH},
+		{"l2_bytes", CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE},
+	};
+	const struct hal_device *device = atomic_load(&nvidia_open_device);
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; device && i < sizeof queried / sizeof *queried && count < most; i++) {
+		int value = 0;
+
+		if (device->driver->cuDeviceGetAttribute(&value, queried[i].attribute,
+							 device->ordinal) ||
+		    value <= 0)
+			continue;
+		names[count] = queried[i].name;
+		values[count++] = value;
+	}
+	return count;
 }
 
 /* `code`: PTX or machine code. Returns a CUresult; on an error `text` has the reason, in the

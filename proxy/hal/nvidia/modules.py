@@ -38,6 +38,7 @@ from .rewrite import rewrite
 
 NO_GLOBALS = 0xFFFFFFFF
 _TEXT_BYTES = 4096
+_FACTS_MAX = 16
 _API = """
 struct nvidia_function {
     uint64_t address;
@@ -49,6 +50,7 @@ struct nvidia_variable_place {
     int32_t constant, section;
 };
 int rankfold_nvidia_capability(void);
+uint32_t rankfold_nvidia_facts(const char **names, int32_t *values, uint32_t most);
 int rankfold_nvidia_module(const char *code, void **module, char *text, uint32_t text_bytes);
 int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *places,
                               uint32_t count, void **variables, uint32_t *failed);
@@ -89,6 +91,13 @@ class Loader:
 
     def close(self) -> None:
         """Does nothing: loaded modules stay until the device is closed."""
+
+    def facts(self) -> dict[str, int]:
+        """The GPU's numbers that ranks see, by their names in struct rf_device."""
+        names = self._ffi.new("const char *[]", _FACTS_MAX)
+        values = self._ffi.new("int32_t[]", _FACTS_MAX)
+        count = self._lib.rankfold_nvidia_facts(names, values, _FACTS_MAX)
+        return {self._ffi.string(names[i]).decode(): values[i] for i in range(count)}
 
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
         """Reads a fatbin, PTX text or machine code, and loads it with the driver. `cc`: the compute

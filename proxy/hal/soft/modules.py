@@ -104,6 +104,10 @@ class Loader:
                 self._keep_alive.close()
                 self._keep_alive = None
 
+    def facts(self) -> dict[str, int]:
+        """None: ranks see the usual numbers."""
+        return {}
+
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
         """Reads a fatbin or PTX text. `kind` (enum rf_image) is the program's claim; the first
         bytes decide. `cc`: the compute capability for which code is chosen; default: the
