@@ -165,6 +165,8 @@ class Job(Struct, frozen=True, gc=False):
         last BUDGET_S at least.
     rates: how fast it was, for each number of devices that has been measured.
     history: how fast other jobs with the same program were on such devices.
+    capabilities: steps per second that a device of each of its groups makes with one rank, if it
+        may use several types at once; (): its groups are of one type.
     locality: it is placed only on devices of one node, or of one domain.
     drained: how many of the devices that it is on are drained. It leaves these, also if it has to
         continue on fewer devices, or wait without any; its minimum run time and the number of its
@@ -215,6 +217,7 @@ class Job(Struct, frozen=True, gc=False):
     disturbed: tuple[float, ...] = ()
     rates: tuple[Rate, ...] = ()
     history: tuple[Rate, ...] = ()
+    capabilities: tuple[float, ...] = ()
     locality: Locality = "any"
     drained: int = 0
 

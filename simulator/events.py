@@ -8,10 +8,14 @@ then others arrive.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rankfold.policy.incremental import Incremental
+from rankfold.policy.mixing import eq_1
 from rankfold.policy.vocabulary import Cause, Decision, Fleet, Group, Job
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.result import Action, Done, Result, action_of
@@ -55,20 +59,20 @@ def groups_of(kinds: Sequence[Kind], by_node: bool = False) -> list[tuple[int, .
 class _Active:
     """A job that has arrived and has not ended. Times in seconds.
 
-    left: what remains when it computes next, on `share` devices, without pauses.
+    left: seconds that remain when it computes next, without pauses, with this slowness.
     computes_at: when it computes again after it got these devices.
     """
 
     __slots__ = (
         "cause", "computes_at", "devices", "disturbances", "end", "got_at", "held", "job", "left",
-        "paused", "share", "start", "version",
+        "paused", "slowness", "start", "version",
     )  # fmt: skip
 
     def __init__(self, job: TraceJob):
         self.job = job
         self.devices: tuple[int, ...] = ()
         self.left = 0.0
-        self.share = 0
+        self.slowness = 1.0
         self.computes_at = self.got_at = self.end = 0.0
         self.start = -1.0  # it has had no device yet
         self.held = self.paused = 0.0  # device-seconds; of these, without progress
@@ -89,6 +93,7 @@ class Simulation:
     ):
         """by_node: as in `fleet_of`."""
         self._groups = groups_of(kinds, by_node)
+        self._last = list(itertools.accumulate(kind.devices for kind in kinds))  # of each kind
         self._jobs, self._kinds, self._scheduler, self._costs = jobs, kinds, scheduler, costs
         self._active: dict[str, _Active] = {}
         self._ends: list[tuple[float, int, str]] = []  # end, version, job
@@ -127,15 +132,22 @@ class Simulation:
     def _arrive(self, job: TraceJob) -> None:
         active = self._active[job.name] = _Active(job)
         kind = self._kinds[job.kind]
+        groups, capabilities = self._groups[job.kind], ()
         devices = min(job.max, kind.most(job.locality))
-        active.left, active.share = job.seconds(devices, kind.speed), devices
+        active.left, active.slowness = job.seconds(devices, kind.speed), job.folds(devices)
+        if job.capabilities:
+            pairs = zip(self._groups, job.capabilities, strict=True)
+            of_groups = [(group, each) for its, each in pairs for group in its if each]
+            groups, capabilities = zip(*of_groups, strict=True)
+            devices = min(job.max, self._last[-1])
+            active.left, active.slowness = job.work, 1.0
         self._scheduler.arrive(
             Job(
                 job.name,
                 job.world_size,
                 devices,
                 job.arrival,
-                self._groups[job.kind],
+                groups,
                 remaining=active.left + self._costs.start,
                 pause=self._costs.suspend + self._costs.resume,
                 least=max(1, job.min),
@@ -147,6 +159,7 @@ class Simulation:
                 demand=min(job.demand, devices),
                 quota=job.quota,
                 locality=job.locality,
+                capabilities=capabilities,
             )
         )
 
@@ -194,9 +207,9 @@ class Simulation:
         pause = self._costs.start if active.start < 0 else self._costs.resume
         if before:
             pause = self._costs.resize
-        if len(devices) != active.share:
-            active.left *= active.job.folds(len(devices)) / active.job.folds(active.share)
-            active.share = len(devices)
+        if (slowness := self._slowness(active.job, devices)) != active.slowness:
+            active.left *= slowness / active.slowness
+            active.slowness = slowness
         if self._free_at:
             pause += max(0.0, max(self._free_at.pop(position, now) for position in devices) - now)
         active.devices, active.got_at = devices, now
@@ -206,6 +219,15 @@ class Simulation:
         active.end = active.computes_at + active.left
         heapq.heappush(self._ends, (active.end, active.version, active.job.name))
         self._scheduler.expect(active.job.name, pause + active.left, now, pause)
+
+    def _slowness(self, job: TraceJob, devices: Sequence[int]) -> float:
+        """How long its work takes, up to a factor."""
+        if not job.capabilities:
+            return job.folds(len(devices))
+        counts = Counter(bisect_right(self._last, position) for position in devices)
+        used = [(counts[kind], each) for kind, each in enumerate(job.capabilities) if each]
+        numbers, capabilities = zip(*used, strict=True)
+        return 1.0 / eq_1(job.world_size, capabilities, numbers)
 
     def _note(
         self, active: _Active, now: float, before: int, decision: Decision, pause: float

@@ -86,6 +86,7 @@ FORMATS: Mapping[str, Reader] = {
     "philly": read_philly,
     "easyscale": read_easyscale,
 }
+EASYSCALE = "easyscale"
 GAVEL, POLLUX = "gavel", "pollux"  # these need measurements: see gavel.py and pollux.py
 HEADERS = {
     PHILLY: "philly",
@@ -102,15 +103,21 @@ def form_of(path: Path) -> str:
 
 
 def read(
-    path: Path, kinds: Sequence[Kind], form: str | None = None, measured: Path | None = None
+    path: Path,
+    kinds: Sequence[Kind],
+    form: str | None = None,
+    measured: Path | None = None,
+    mixed: bool = False,
 ) -> list[TraceJob]:
     """The jobs of a trace. form: one of FORMATS, or GAVEL; None: as the header says. kinds: the
-    devices, the kind with the most first. measured: folder of the measurements, for GAVEL. Raises
-    BadTrace."""
+    devices, the kind with the most first. measured: folder of the measurements, for GAVEL. mixed:
+    whether jobs may use several types of devices at once, for EASYSCALE. Raises BadTrace."""
     form = form or form_of(path)
     if form == GAVEL:
         assert measured is not None
         jobs = gavel.read_gavel(path, kinds, measured)
+    elif form == EASYSCALE:
+        jobs = read_easyscale(path, kinds, mixed)
     else:
         jobs = FORMATS[form](path, kinds)
     if not jobs:

@@ -56,6 +56,8 @@ class Events:
         self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
         self._ordered |= any(rules.fractions) or bool(rules.quotas) or rules.max_wait > 0
         self._ordered |= any(each is not None for each in rules.disturbances)
+        self._mixed = any(job.capabilities for job in jobs)
+        self._ordered |= self._mixed
         # Only jobs with a locality depend on which devices others have.
         self.by_node = any(job.locality != "any" for job in jobs)
         self._ordered |= self.by_node or bool(windows)
@@ -65,7 +67,10 @@ class Events:
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
         chosen = self._scheduler(scheduler)
         by_node = self._groups_by_node(scheduler)
-        simulation = Simulation(self._jobs, self._kinds, chosen, self._costs, by_node)
+        jobs = self._jobs
+        if self._mixed and scheduler not in ELASTIC:  # only these mix types
+            jobs = [replace(job, capabilities=()) for job in jobs]
+        simulation = Simulation(jobs, self._kinds, chosen, self._costs, by_node)
         return simulation.run(progress)
 
     def _scheduler(self, name: str) -> Incremental:
@@ -79,7 +84,8 @@ class Events:
             if self._is_queue(name):
                 return Queued(fleet, chosen, self._rules)
             windows = self._windows
-            return Whole(fleet, chosen, self._rules, shares, not by_node, windows)
+            alone = not (by_node or self._mixed)
+            return Whole(fleet, chosen, self._rules, shares, alone, windows)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
     def _groups_by_node(self, name: str) -> bool:
@@ -91,7 +97,7 @@ class Events:
         rules = self._rules
         limits = bool(rules.quotas) or rules.max_wait > 0 or rules.preemption_delay > 0
         limits |= any(each is not None for each in rules.disturbances)
-        return name != "backfill" and not limits and not self._groups_by_node(name)
+        return name != "backfill" and not (limits or self._mixed or self._groups_by_node(name))
 
 
 class Ticks:

@@ -40,6 +40,8 @@ class TraceJob(Struct, frozen=True):
         of its tier after it got its devices.
     demand: devices to which the fraction of its tier refers; 0: max.
     locality: within what all of its devices are.
+    capabilities: how fast a device of each kind is for it; 0: it may not use these; (): it may use
+        those of `kind` only, which are as fast as their kind says.
     """
 
     name: str
@@ -55,6 +57,7 @@ class TraceJob(Struct, frozen=True):
     min_runtime: float = 0.0
     demand: int = 0
     locality: Locality = "any"
+    capabilities: tuple[float, ...] = ()
 
     @property
     def elastic(self) -> bool:

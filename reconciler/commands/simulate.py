@@ -35,7 +35,7 @@ from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.schemas import load_schema, schema_faults
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone
-from rankfold.simulator.formats import FORMATS, GAVEL, POLLUX, form_of, read
+from rankfold.simulator.formats import EASYSCALE, FORMATS, GAVEL, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Action, Result
@@ -104,6 +104,11 @@ class Seconds(click.FloatRange):
     type=Seconds(0, 1e6),
     help="Seconds for which an elastic job has its devices before it grows; default: 0.",
 )
+@click.option(
+    "--mix-types",
+    is_flag=True,
+    help="Jobs may use several types of devices at once; of format easyscale, with --devices.",
+)
 @click.option("--tick", type=Seconds(1, 86_400), help="Seconds; of format pollux.")
 @click.option(
     "--deadline",
@@ -145,6 +150,7 @@ def simulate(
     form: str | None,
     applications: Path | None,
     growth_delay: float | None,
+    mix_types: bool,
     tick: float | None,
     deadline: float,
     plot: Path | None,
@@ -170,7 +176,7 @@ def simulate(
     _check_files(plot, plot_by, actions)
     _keep_inputs(actions, (trace, costs_file))
     there = There(fleet, nodes, gpus_per_node, _devices(devices) if devices else None)
-    given = Given(trace, form, there, applications, growth_delay, tick)
+    given = Given(trace, form, there, applications, growth_delay, tick, mix_types)
     costs = _costs(costs_file) if costs_file else Costs()
     with contextlib.ExitStack() as stack:
         plugins = {
@@ -220,6 +226,7 @@ class Given(Struct, frozen=True):
     applications: Path | None
     growth_delay: float | None
     tick: float | None
+    mix_types: bool
 
 
 def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
@@ -229,6 +236,8 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
         raise click.UsageError(f"a trace of format {form} needs --applications DIR")
     if folder is not None and form not in (GAVEL, POLLUX):
         raise click.UsageError("--applications is only for traces of formats gavel and pollux")
+    if given.mix_types and (form != EASYSCALE or given.there.devices is None):
+        raise click.UsageError("--mix-types is for traces of format easyscale, with --devices")
     if form == POLLUX:
         assert folder is not None
         if given.growth_delay is not None:
@@ -240,7 +249,7 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
         raise click.UsageError("--tick is only for traces of format pollux")
     kinds, rules, windows = _kinds(given.there)
     rules = structs.replace(rules, growth_delay=given.growth_delay or 0.0)
-    jobs = read(given.trace, kinds, form, folder)
+    jobs = read(given.trace, kinds, form, folder, given.mix_types)
     return Events(jobs, kinds, costs, policies, rules, windows)
 
 

@@ -14,8 +14,42 @@ ALONE = "tests/simulate/test_alone.py"
 
 QUEUED = "tests/simulate/test_queued.py"
 
+MIXED = f"{WORKLOADS}::test_a_mixed_job"
+
 TABLE: Table = {
+    "policy/mixing.py": {
+        "tests/policy/test_mixing.py::test_jobs_take_devices_that_fewer_others_can_use": {
+            "the-first-group-is-taken": ("-added, users[group], at)", "-added, at, at)"),
+        },
+        "tests/policy/test_mixing.py::test_the_devices_are_shared_well": {
+            "numbers-of-devices-ignored": (
+                "(-gain / added, -added, users",
+                "(-gain, -added, users",
+            ),
+        },
+        "tests/policy/test_mixing.py::test_no_device_is_given_twice_and_a_fixed_point_is_reached": {
+            "devices-are-given-twice": ("free[job.groups[at]] += added", "pass"),
+        },
+    },
+    "policy/idle.py": {
+        "tests/policy/test_mixing.py::test_a_higher_tier_grows_first": {
+            "tiers-mix-together": ("levels.setdefault(level, [])", "levels.setdefault(0, [])"),
+        },
+    },
     "simulator/events.py": {
+        f"{MIXED}_is_as_fast_as_eq_1_says": {
+            "types-are-equal": (
+                "used = [(counts[kind], each)",
+                "used = [(counts[kind], 1.0)",
+            ),
+            "devices-of-the-type-before": (
+                "bisect_right(self._last, position)",
+                "bisect_right(self._last, position - 1)",
+            ),
+        },
+        f"{MIXED}_continues_with_its_work_when_its_devices_change": {
+            "work-is-not-scaled": ("active.left *= slowness / active.slowness", "pass"),
+        },
         "tests/simulate/test_actions.py::test_each_action_has_its_cost_and_its_reason": {
             "cost-of-actions-forgotten": (
                 "before, devices, pause, *why)",
@@ -181,8 +215,15 @@ TABLE: Table = {
         },
     },
     "simulator/easyscale.py": {
+        f"{WORKLOADS}::test_a_job_that_keeps_its_bits_may_mix_types": {
+            "steps-of-one-type": (
+                'steps_s = SAME_BITS.get(row.text("application"), steps_s)',
+                "pass",
+            ),
+            "the-faster-the-slower": ("step_s / of_type[each.type]", "of_type[each.type] / step_s"),
+        },
         f"{WORKLOADS}::test_a_job_of_easyscale_takes_its_steps_on_the_type_that_it_prefers": {
-            "always-the-first-type": ("steps[TYPES.index(preferred)]", "steps[0]"),
+            "always-the-first-type": ("steps_s[TYPES.index(preferred)]", "steps_s[0]"),
             "parts-of-steps": ("math.ceil(epochs * EPOCH * samples", "(epochs * EPOCH * samples"),
         },
         f"{WORKLOADS}::test_its_rows_are_sorted_and_replaced_and_the_last_has_no_end": {

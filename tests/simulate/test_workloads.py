@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.commands.common import EXIT_INVALID
 from rankfold.simulator import easyscale
+from rankfold.simulator.costs import Costs
 from rankfold.simulator.formats import form_of, read
+from rankfold.simulator.runs import Events
 from rankfold.simulator.table import BadTrace
 from rankfold.simulator.trace import Kind, TraceJob
 
@@ -53,6 +55,58 @@ def test_a_job_of_easyscale_takes_its_steps_on_the_type_that_it_prefers(tmp_path
     ]
     equal = read(tmp_path / "w.csv", [Kind("gpu", 8)])
     assert [(job.kind, job.work) for job in equal] == [(0, one), (0, two)]
+
+
+def test_a_job_that_keeps_its_bits_may_mix_types(tmp_path: Path) -> None:
+    """With the longer steps that keep them, in proportion to those on the type that it prefers."""
+    text = EASYSCALE + "one,5,bert,4,8,4,1,p100,0.4\ntwo,7.5,ncf,2,1000,1,0,t4\n"
+    path = written(tmp_path, text)
+    one, two = read(path, [*TYPES, Kind("a100", 8)], mixed=True)
+    assert (one.work, one.kind) == (111 * 0.5998, 1)
+    assert one.capabilities == (0.5998 / 0.4390, 1.0, 0.5998 / 0.6661, 0.0)
+    assert two == read(path, TYPES)[1]
+    assert read(path, [Kind("gpu", 8)], mixed=True)[0].capabilities == ()
+
+
+MIXED = TraceJob("a", 0.0, 4, 1, 4, 10.0, capabilities=(1.0, 0.5))
+
+
+def test_a_mixed_job_is_as_fast_as_eq_1_says() -> None:
+    """On one device of each type, the fast one has three ranks, the slow one the fourth."""
+    for devices, seconds in (((1, 1), 30.0), ((2, 1), 20.0), ((4, 1), 10.0), ((1, 2), 20.0)):
+        kinds = [Kind("fast", devices[0]), Kind("slow", devices[1])]
+        for scheduler in ("fifo", "backfill", "tiers"):
+            result = Events([MIXED], kinds, Costs(), {}).run(scheduler)
+            assert result.makespan == seconds, (devices, scheduler)
+    kinds = [Kind("fast", 1), Kind("slow", 9)]
+    assert Events([MIXED], kinds, Costs(), {}).run("srtf").makespan == 40.0, "it mixes no types"
+
+
+def test_a_mixed_job_continues_with_its_work_when_its_devices_change() -> None:
+    """Another job takes the slow device from 10 s to 20 s: the first one has then done a third of
+    its work, and takes 40 s for all of it on the fast device alone."""
+    other = TraceJob("b", 10.0, 1, 1, 1, 10.0, kind=1)
+    jobs = [MIXED, other]
+    kinds = [Kind("fast", 1), Kind("slow", 1)]
+    result = Events(jobs, kinds, Costs(), {}).run("tiers")
+    ends = {done.name: done.end for done in result.jobs}
+    assert ends["b"] == 20.0 and ends["a"] == pytest.approx(20.0 + (1 - 10 / 30 - 10 / 40) * 30.0)
+
+
+def test_types_are_mixed_by_an_option(simulate: Callable[..., Result], tmp_path: Path) -> None:
+    path = written(tmp_path, EASYSCALE + "one,5,bert,4,8,4,1,p100,0.4\n")
+    devices = ("--devices", "v100=2,p100=2", "--scheduler", "tiers", "-o", "json")
+    apart, mixed = (
+        json.loads(simulate(path, *devices, *more).stdout)["schedulers"]["tiers"]["makespan"]
+        for more in ((), ("--mix-types",))
+    )
+    assert apart == pytest.approx(2 * 111 * 0.6007) and mixed == pytest.approx(111 * 0.5998)
+    for wrong in (
+        (path, "--nodes", "2", "--gpus-per-node", "2"),
+        (GAVEL / "jobs.csv", "--devices", "v100=9", "--applications", GAVEL),
+    ):
+        done = simulate(*wrong, "--mix-types")
+        assert "--mix-types is for traces of format easyscale" in str(done.exception)
 
 
 def test_its_rows_are_sorted_and_replaced_and_the_last_has_no_end(tmp_path: Path) -> None:
