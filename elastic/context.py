@@ -14,6 +14,7 @@ import numpy
 import torch
 
 from . import private
+from .generators import Numpy
 
 VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK")
 
@@ -27,7 +28,9 @@ class Generators(NamedTuple):
 
 
 class Context(NamedTuple):
-    generators: Generators
+    python: Any
+    numpy: Numpy
+    torch: torch.Tensor
     world: Any
     variables: tuple[str | None, ...]
     main: ModuleType
@@ -66,7 +69,9 @@ def use_threads(count: int) -> None:
 
 def save() -> Context:
     return Context(
-        save_generators(),
+        random.getstate(),
+        Numpy(),
+        torch.get_rng_state(),
         private.world(),
         tuple(os.environ.get(name) for name in VARIABLES),
         sys.modules["__main__"],
@@ -75,7 +80,9 @@ def save() -> Context:
 
 
 def load(context: Context) -> None:
-    load_generators(context.generators)
+    random.setstate(context.python)
+    context.numpy.restore()
+    torch.set_rng_state(context.torch)
     private.set_world(context.world)
     for name, value in zip(VARIABLES, context.variables, strict=True):
         if value is None:

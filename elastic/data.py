@@ -261,6 +261,5 @@ def _serve(number: int, parts: dict[int, Part], tasks: Any, results: Any) -> Non
                 data = fetcher.fetch(index)
             except Exception:  # noqa: BLE001
                 data = private.ExceptionWrapper(where=f"in DataLoader worker process {number}")
-        after = context.save()
-        serving[rank] = [after, info, fetcher, None]
-        results.send((rank, batch, data, after.generators))
+        serving[rank] = [context.save(), info, fetcher, None]
+        results.send((rank, batch, data, context.save_generators()))

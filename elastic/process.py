@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from . import context, current, imports, private, streams
+from . import context, current, generators, imports, private, streams
 from .errors import NotSupported, Stopped
 from .group import Group
 from .host import Host, blocks
@@ -126,6 +126,7 @@ class _Threads:
 
     def _begin(self, worker: Worker) -> None:
         context.load(self._first)
+        generators.begin()
         context.use_threads(self._host.stage.threads)
         self._write_to(worker)
         private.set_world(private.own_world())
