@@ -1,8 +1,8 @@
 """NumPy's global generator, which belongs to the logical worker that runs.
 
 To copy its state takes 0.1 ms, ten times as long as the rest of a switch. So each worker has a bit
-generator of its own, and a switch passes another one to NumPy. What NumPy keeps in addition, the
-second number of `randn`, is saved and restored with the bit generator's own state left out.
+generator of its own, and a switch passes another one to NumPy. NumPy also keeps the
+second number of `randn`: it is saved and restored with the bit generator's own state left out.
 """
 
 from __future__ import annotations

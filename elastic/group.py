@@ -100,12 +100,17 @@ class Group(dist.ProcessGroup):
     def shutdown(self) -> None:
         pass
 
+    def forget(self) -> None:
+        """The script has no use for what earlier calls have returned: DistributedDataParallel's
+        constructor broadcasts copies of all parameters."""
+        if not self._pending:
+            self._works = []
+
     def _finished(self, result: Any) -> Any:
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(result)
         work = private.finished(future)
-        if not self._pending:
-            self._works = []
+        self.forget()
         self._works.append(work)
         return work
 

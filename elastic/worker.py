@@ -160,6 +160,8 @@ class Worker:
 
     def wrap(self, model: Any, optimizer: Any, scheduler: Any) -> None:
         self.wrapped.append(Wrapped(model, optimizer, scheduler))
+        if self.group is not None:
+            self.group.forget()
         self.bring_next("wrap", model, _shared)()
         self._step_once(self.wrapped[-1], len(self.wrapped))
 

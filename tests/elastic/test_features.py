@@ -118,6 +118,29 @@ def test_workers_of_a_process_share_one_heap(python: Python, tmp_path: Path) -> 
     assert (tmp_path / "heaps").read_text().count("<heap ") == 1
 
 
+def test_workers_have_one_copy_of_the_parameters_once_they_are_wrapped(
+    python: Python, tmp_path: Path
+) -> None:
+    """DistributedDataParallel's constructor broadcasts copies."""
+    script = tmp_path / "memory.py"
+    script.write_text(
+        "import torch, torch.distributed as dist, rankfold.elastic as elastic\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "def pages(): return int(open('/proc/self/statm').read().split()[1])\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "before = pages()\n"
+        "dist.barrier()\n"
+        "model = DDP(torch.nn.Linear(2048, 2048))\n"
+        "elastic.wrap(model, torch.optim.SGD(model.parameters(), 0.1))\n"
+        "print((pages() - before) * 4096 / (2048 * 2049 * 4))\n"
+    )
+    done = python(*RUN, "--processes=1", "--state", tmp_path / "state", script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    copies = float(output(tmp_path / "state")["rank-0.out"])
+    assert copies < WORLD
+
+
 def test_a_worker_alone_in_its_process_keeps_memory_for_its_next_step(
     python: Python, tmp_path: Path
 ) -> None:

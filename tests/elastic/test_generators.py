@@ -35,7 +35,7 @@ def begun(number: int, bits: Any = None) -> generators.Numpy:
 
 
 def calls(draw: random.Random) -> Callable[[Any, dict[str, Any]], Any]:
-    """What a worker does next, to NumPy's module or to a generator."""
+    """The next thing that a worker does, to NumPy's module or to a generator."""
 
     def restore(generator: Any, kept: dict[str, Any]) -> None:
         if "state" in kept:
