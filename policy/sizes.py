@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 
-from rankfold.policy.speed import folds
-
 
 @functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
 def useful(world_size: int, least: int, most: int) -> tuple[int, ...]:
@@ -19,6 +17,11 @@ def useful(world_size: int, least: int, most: int) -> tuple[int, ...]:
         sizes.append(devices)
         ranks = folds(world_size, devices)
     return tuple(sizes)
+
+
+def folds(ranks: int, devices: int) -> int:
+    """The ranks of the device that has the most."""
+    return -(-ranks // devices)
 
 
 def largest(sizes: tuple[int, ...], limit: int) -> int:

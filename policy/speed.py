@@ -18,6 +18,7 @@ from operator import attrgetter, itemgetter
 
 from msgspec import Struct
 
+from rankfold.policy.sizes import folds
 from rankfold.policy.vocabulary import Rate
 
 LEAST, MOST = 1e-9, 1e9  # steps per second that are believed
@@ -61,11 +62,6 @@ def speed(ranks: int, rates: tuple[Rate, ...], history: tuple[Rate, ...] = ()) -
 def deviates(per_s: float, estimate: float) -> bool:
     """Whether a rate differs so much from its estimate that this is reported."""
     return abs(per_s - estimate) > DEVIATION * estimate
-
-
-def folds(ranks: int, devices: int) -> int:
-    """The ranks of the device that has the most."""
-    return -(-ranks // devices)
 
 
 def _shared(devices: int) -> float:

@@ -44,7 +44,6 @@ from rankfold.reconciler.model.desired import (
     Origin,
     Pool,
 )
-from rankfold.reconciler.model.history import measured_of
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
@@ -458,9 +457,8 @@ class Journal:
             if kind == "Job" and (record := self.record(name)):
                 had = self.get("incarnations", {})
                 self.set("incarnations", had | {name: record.incarnation})
-                if (measured := measured_of(record)) is not None:
-                    known = self.get("measured", ())
-                    self.set("measured", [*known, measured][-MEASURED_MAX:])
+                if record.rates:
+                    self._keep_rates(record)
             key = kind, name
             self._write(self._objects, key, "DELETE FROM objects WHERE kind = ? AND name = ?", key)
             if kind == "Job":
@@ -468,6 +466,13 @@ class Journal:
                 self._write(self._conditions, name, "DELETE FROM conditions WHERE job = ?", (name,))
                 for table in ("actions", "changes"):
                     self._write_other(f"DELETE FROM {table} WHERE job = ?", (name,))
+
+    def _keep_rates(self, record: Record) -> None:
+        from rankfold.reconciler.model.history import measured_of  # here: for one command only
+
+        if (measured := measured_of(record)) is not None:
+            known = self.get("measured", ())
+            self.set("measured", [*known, measured][-MEASURED_MAX:])
 
     def override(self, name: str, fields: Mapping[str, Any]) -> None:
         old = self.object("Job", name)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 from rankfold.policy.vocabulary import PRIORITY_MAX, Locality, Tier
-from rankfold.policy.windows import is_open
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     CAPABILITIES,
@@ -574,6 +573,10 @@ class Defragmentation(Struct, frozen=True):
 
     def is_open(self, minute: int) -> bool:
         """minute: of a day of UTC; below 0: not known."""
+        if not self.windows:
+            return False
+        from rankfold.policy.windows import is_open  # here: most fleets have none
+
         return is_open(self.windows, minute)
 
     def __str__(self) -> str:

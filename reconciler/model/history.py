@@ -34,7 +34,7 @@ class History:
         for record in records:
             if record.rates and (found := measured_of(record)) is not None:
                 self._add(found, record.name)
-        for device in devices if self._found else ():
+        for device in devices:
             known = self._speed.get(device.type, device.speed)
             self._speed[device.type] = min(known, device.speed)
 
@@ -45,14 +45,10 @@ class History:
             # The last one, and the last of another job.
             found[on] = tuple(sorted((*found.get(on, ()), (rate, job)), key=_age))[-2:]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._found
-
     def of(self, job: Job, record: Record, device_type: str) -> tuple[Rate, ...]:
         """The last rates of other jobs with the job's program, on devices of this type, the fewest
         first. If there are none, those on another type, as the speeds of the types say."""
-        found = self._found.get(_program(record.fixed or job)) if self._found else None
+        found = self._found.get(_program(record.fixed or job))
         of_type: dict[str, dict[int, Rate]] = {}
         for (name, devices), rates in (found or {}).items():
             for rate, whose in rates:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
 from rankfold.policy import vocabulary as policy
 from rankfold.policy.decide import decide
-from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.fitting import Group, Groups, may_use
-from rankfold.reconciler.model.history import History
+from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.rules import rules_of
 from rankfold.reconciler.model.states import ON_DEVICES
@@ -25,6 +25,9 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
 from rankfold.reconciler.plan.placement import assign
 from rankfold.reconciler.wording import count, first_few
+
+if TYPE_CHECKING:
+    from rankfold.reconciler.model.history import History
 
 
 class Allocation:
@@ -81,8 +84,7 @@ class Allocation:
             index.observed.minute,
         )
         self._now = now
-        measured = index.observed.measured
-        self._history = History(index.records.values(), measured, index.devices.values())
+        self._history = known_history(index.records, index.observed, index.desired)
         self.jobs = jobs = self._jobs()
         decisions = decide(fleet, jobs, rules, now)
         for name, decision in decisions.items():
@@ -194,7 +196,7 @@ class Allocation:
 
     def _history_of(self, job: Job, record: Record) -> tuple[policy.Rate, ...]:
         """The rates of other jobs with its program, on the type of device that it gets."""
-        if self._history.is_empty:
+        if self._history is None:
             return ()
         return self._history.of(job, record, self.groups.kind(job, record))
 
@@ -386,6 +388,17 @@ class Allocation:
             if decision.limit:
                 message, reason = f"{message}; {decision.limit}", "BeyondQuota"
             self.waiting[job.name] = Condition("Progressing", "True", reason, message)
+
+
+def known_history(
+    records: Mapping[str, Record], observed: Observed, desired: Desired
+) -> History | None:
+    """The rates of all jobs; None if there are none."""
+    if not observed.measured and not any(each.rates for each in records.values()):
+        return None
+    from rankfold.reconciler.model.history import History  # here: most commands start faster
+
+    return History(records.values(), observed.measured, desired.devices().values())
 
 
 def keeps_its_number(record: Record) -> bool:

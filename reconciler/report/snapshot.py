@@ -9,6 +9,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -21,7 +22,6 @@ from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.fitting import Groups
-from rankfold.reconciler.model.history import History
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import (
     Change,
@@ -33,6 +33,10 @@ from rankfold.reconciler.observe import strays
 from rankfold.reconciler.observe.fleet import known_devices, observe
 from rankfold.reconciler.observe.prober import Prober
 from rankfold.reconciler.observe.processes import still_bad
+from rankfold.reconciler.plan.allocation import known_history
+
+if TYPE_CHECKING:
+    from rankfold.reconciler.model.history import History
 
 _META = (
     "source",
@@ -74,15 +78,14 @@ class Snapshot(Struct, frozen=True, dict=True):
         return dict(changes)
 
     @functools.cached_property
-    def _history(self) -> tuple[History, Groups]:
-        devices = self.desired.devices().values()
-        known = History(self.records.values(), self.observed.measured, devices)
-        return known, Groups(devices)
+    def _history(self) -> tuple[History | None, Groups]:
+        known = known_history(self.records, self.observed, self.desired)
+        return known, Groups(self.desired.devices().values())
 
     def history_of(self, job: Job, record: Record) -> tuple[Rate, ...]:
         """The rates of other jobs with its program, on the type of device that it gets."""
-        history, groups = self._history
-        return history.of(job, record, groups.kind(job, record))
+        known, groups = self._history
+        return () if known is None else known.of(job, record, groups.kind(job, record))
 
     @functools.cached_property
     def planned_ends(self) -> Mapping[str, Ending]:

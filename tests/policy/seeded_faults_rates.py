@@ -11,6 +11,11 @@ SPEED = "tests/policy/test_speed.py"
 HISTORY = "tests/reconciler/test_history.py"
 
 TABLE: Table = {
+    "policy/sizes.py": {
+        f"{SPEED}::test_a_job_of_which_nothing_is_known_is_as_fast_as_its_ranks_allow": {
+            "ranks-divided-evenly": ("return -(-ranks // devices)", "return ranks / devices"),
+        },
+    },
     "policy/speed.py": {
         f"{SPEED}::test_two_numbers_of_devices_give_all_others": {
             "all-reduce-forgotten": ("min(float(ranks), a / c)", "0.0"),
@@ -28,9 +33,6 @@ TABLE: Table = {
                 'sorted(rates, key=attrgetter("at", "per_s"))',
                 "list(rates)",
             ),
-        },
-        f"{SPEED}::test_a_job_of_which_nothing_is_known_is_as_fast_as_its_ranks_allow": {
-            "ranks-divided-evenly": ("return -(-ranks // devices)", "return ranks / devices"),
         },
         f"{SPEED}::test_an_all_reduce_that_takes_all_the_time_is_not_extrapolated": {
             "extrapolated": ("float(ranks) if c <= 0", "1e9 if c <= 0"),

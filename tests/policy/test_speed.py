@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rankfold.policy.rates import RETRY_S
-from rankfold.policy.speed import Speed, deviates, folds
+from rankfold.policy.sizes import folds
+from rankfold.policy.speed import Speed, deviates
 from rankfold.policy.speed import speed as cached
 from rankfold.policy.vocabulary import Rate
 from support.decided import World, job
