@@ -8,7 +8,8 @@ Method. 32 V100, 16 P100 and 16 T4, each job on the type that it prefers. Each s
 of devices takes 20 s. As in EasyScale's simulator, everything is decided every 60 s, for the
 baseline, too, which so loses half a minute with each job; and again at each event, without that.
 `elastic`: jobs have one device or more, by the policy of a fleet with a growth delay of 60 s.
-`fifo`, `backfill` and `srtf` give each job all of its devices; `srtf` knows how long jobs take.
+`optimus` gives them to the job that then saves the most time. `fifo`, `backfill`, `las` and `srtf`
+give each job all of its devices; `optimus` and `srtf` know how long jobs take.
 `heter`: jobs that keep their bits on all types of devices may use several at once.
 The workload has no licence, so it is read where a user has it: --workload. Without it there are
 only eight workloads with the same margins: 62 jobs in 78 minutes, 4 to 32 ranks, lengths of mean
@@ -40,6 +41,7 @@ from rankfold.policy.vocabulary import Guaranteed, Job, Rules
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.easyscale import TYPES, read_easyscale
 from rankfold.simulator.events import Simulation, fleet_of
+from rankfold.simulator.published import PUBLISHED, Published
 from rankfold.simulator.runs import built_in
 from rankfold.simulator.trace import Kind, TraceJob
 from rankfold.simulator.whole import RULES, Whole
@@ -95,11 +97,13 @@ def one_at_a_time(jobs: Sequence[TraceJob], ticks: bool) -> Means:
 
 
 def simulated(jobs: Sequence[TraceJob], scheduler: str, ticks: bool) -> Means:
-    """scheduler: of `BUILT_IN`, or "elastic"."""
+    """scheduler: of `BUILT_IN` or `PUBLISHED`, or "elastic"."""
     chosen: Incremental
     if scheduler == "elastic":
         rules = replace(RULES, growth_delay=GROWTH_DELAY_S)
         chosen = Whole(fleet_of(KINDS), built_in("tiers", rules), rules)
+    elif scheduler in PUBLISHED:
+        chosen = Published(scheduler, built_in(scheduler), KINDS, COSTS)
     else:
         jobs = [replace(job, min=job.max) for job in jobs]
         chosen = incremental(fleet_of(KINDS), Rules(RULES.ranks_on_a_device, scheduler))
@@ -132,7 +136,7 @@ def measure(
     """name: of the workloads."""
     figures: dict[str, Figure] = {}
     for ticks in (True, False):
-        for scheduler in ("elastic", "srtf", "backfill", "fifo"):
+        for scheduler in ("elastic", "srtf", "optimus", "backfill", "las", "fifo"):
             found = ratios(workloads, partial(simulated, scheduler=scheduler, ticks=ticks), ticks)
             when = f"decisions {f'every {TICK_S:g} s' if ticks else 'at each event'}"
             how = f"{scheduler}, over one job at a time; {when}; {name}"

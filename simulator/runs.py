@@ -14,6 +14,7 @@ from rankfold.policy.windows import DAY, Windows, is_open
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import Progress, Simulation, fleet_of, quiet
 from rankfold.simulator.pollux import PolluxJob
+from rankfold.simulator.published import PUBLISHED, Published, objection
 from rankfold.simulator.queued import Queued
 from rankfold.simulator.result import Result
 from rankfold.simulator.ticks import Nodes, TickSimulation
@@ -21,7 +22,6 @@ from rankfold.simulator.trace import Kind, TraceJob
 from rankfold.simulator.whole import RULES, Decide, Shares, Whole
 
 BUILT_IN = ("fifo", "backfill", "tiers", "srtf")
-PUBLISHED = ("las", "optimus")  # built in, too, for traces of format pollux
 ELASTIC = ("fifo", "backfill", "tiers")  # those that resize elastic jobs, and know tiers
 TICK_S = 60.0
 Policies = Mapping[str, Decide]  # those that are not built in
@@ -32,6 +32,9 @@ class Trace(Protocol):
 
     jobs: int
     devices: dict[str, int]  # type → number
+
+    def objection(self, scheduler: str) -> str:
+        """Why a scheduler cannot run it; empty if it can."""
 
     def run(self, scheduler: str, progress: Progress = quiet) -> Result: ...
 
@@ -64,6 +67,11 @@ class Events:
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
+    def objection(self, scheduler: str) -> str:
+        if scheduler == "srtf" and self.by_node:
+            return "srtf knows no nodes and domains, and the trace has jobs with a locality"
+        return objection(scheduler, self._jobs) if scheduler in PUBLISHED else ""
+
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
         chosen = self._scheduler(scheduler)
         by_node = self._groups_by_node(scheduler)
@@ -78,6 +86,8 @@ class Events:
         fleet = fleet_of(self._kinds, by_node)
         if name in self._policies:
             return Whole(fleet, self._policies[name])
+        if name in PUBLISHED:
+            return Published(name, built_in(name), self._kinds, self._costs)
         if name in ELASTIC and self._ordered:
             shares = Shares(self._rules)
             chosen = built_in(name, self._rules, shares, self._windows)
@@ -114,6 +124,9 @@ class Ticks:
         self.jobs, self.devices = len(jobs), {"gpu": nodes.devices}
         self._jobs, self._nodes, self._costs = jobs, nodes, costs
         self._policies, self._tick = policies, tick
+
+    def objection(self, scheduler: str) -> str:
+        return ""
 
     def run(self, scheduler: str, progress: Progress = quiet) -> Result:
         chosen = self._policies.get(scheduler) or built_in(scheduler)

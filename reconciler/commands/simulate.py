@@ -12,6 +12,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,8 +39,9 @@ from rankfold.simulator.events import NotDone
 from rankfold.simulator.formats import EASYSCALE, FORMATS, GAVEL, POLLUX, form_of, read
 from rankfold.simulator.plot import By, draw
 from rankfold.simulator.pollux import NotMeasured, read_workload
-from rankfold.simulator.result import Action, Result
-from rankfold.simulator.runs import BUILT_IN, PUBLISHED, TICK_S, Events, Policies, Ticks, Trace
+from rankfold.simulator.published import PUBLISHED
+from rankfold.simulator.result import Action, Result, Span
+from rankfold.simulator.runs import BUILT_IN, TICK_S, Events, Policies, Ticks, Trace
 from rankfold.simulator.table import BadTrace, open_file
 from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
@@ -134,6 +136,12 @@ class Seconds(click.FloatRange):
     metavar="FILE.csv",
     help="Write every change of a job's devices, with its cost and its reason.",
 )
+@click.option(
+    "--grants",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Write only how many devices each job had, and when.",
+)
 @output_option()
 @click.pass_context
 def simulate(
@@ -156,6 +164,7 @@ def simulate(
     plot: Path | None,
     plot_by: By | None,
     actions: Path | None,
+    grants: Path | None,
     output: str,
 ) -> int:
     """Run a trace of jobs in simulated time, and report how long the jobs take.
@@ -173,8 +182,7 @@ def simulate(
     if trace is None:
         raise click.UsageError("give a TRACE, or -f FILE --from-state")
     names = _schedulers(scheduler)
-    _check_files(plot, plot_by, actions)
-    _keep_inputs(actions, (trace, costs_file))
+    _check_files(plot, plot_by, {"--actions": actions, "--grants": grants}, (trace, costs_file))
     there = There(fleet, nodes, gpus_per_node, _devices(devices) if devices else None)
     given = Given(trace, form, there, applications, growth_delay, tick, mix_types)
     costs = _costs(costs_file) if costs_file else Costs()
@@ -202,8 +210,7 @@ def simulate(
         results[name].failures = len(plugin.failures)
     if plot is not None:
         _write("--plot", plot, draw(results, plot_by))
-    if actions is not None:
-        _write("--actions", actions, _actions(results))
+    _write_tables(results, actions, grants)
     _print(results, _report(trace, simulated, costs, results) if output == "json" else None)
     return 0
 
@@ -254,15 +261,10 @@ def _simulated(given: Given, costs: Costs, policies: Policies) -> Trace:
 
 
 def _check_schedulers(names: Sequence[str], simulated: Trace) -> None:
-    """Refuse a scheduler that needs what the trace does not have, or that knows no nodes and
-    domains, for jobs with a locality."""
+    """Refuse a scheduler that cannot run the trace."""
     for name in names:
-        if name in PUBLISHED and isinstance(simulated, Events):
-            reason = f"{name} is for traces of format pollux, which have nodes and times of steps"
+        if reason := simulated.objection(name):
             raise click.BadParameter(reason, param_hint="--scheduler")
-    if "srtf" in names and isinstance(simulated, Events) and simulated.by_node:
-        reason = "srtf knows no nodes and domains, and the trace has jobs with a locality"
-        raise click.BadParameter(reason, param_hint="--scheduler")
 
 
 def _report(trace: Path, simulated: Trace, costs: Costs, results: Mapping[str, Result]) -> Json:
@@ -453,20 +455,31 @@ def _progress(names: Sequence[str], jobs: int) -> Iterator[Callable[[str, int], 
         yield lambda scheduler, done: bar.update(tasks[scheduler], completed=done)
 
 
-def _check_files(plot: Path | None, by: By | None, actions: Path | None) -> None:
+def _check_files(
+    plot: Path | None,
+    by: By | None,
+    tables: Mapping[str, Path | None],
+    inputs: Sequence[Path | None],
+) -> None:
+    """tables: option → the file that it writes; inputs: files that are read."""
     if plot is None and by is not None:
         raise click.UsageError("--plot-by needs --plot FILE.svg")
     _check("--plot", plot, ".svg")
-    _check("--actions", actions, ".csv")
+    for option, path in tables.items():
+        _check(option, path, ".csv")
+        _keep_inputs(option, path, inputs)
+    written = [path.resolve() for path in tables.values() if path is not None]
+    if len(written) != len(set(written)):
+        raise click.UsageError(f"{' and '.join(tables)}: give them different names")
 
 
-def _keep_inputs(actions: Path | None, inputs: Iterable[Path | None]) -> None:
+def _keep_inputs(option: str, path: Path | None, inputs: Iterable[Path | None]) -> None:
     """Refuse to overwrite a file that is read."""
-    if actions is None or not actions.exists():
+    if path is None or not path.exists():
         return
-    if any(each is not None and each.exists() and actions.samefile(each) for each in inputs):
-        shown = legible_name(actions)
-        raise click.UsageError(f"--actions {shown}: it would be overwritten; give another name")
+    if any(each is not None and each.exists() and path.samefile(each) for each in inputs):
+        shown = legible_name(path)
+        raise click.UsageError(f"{option} {shown}: it would be overwritten; give another name")
 
 
 def _check(option: str, path: Path | None, suffix: str) -> None:
@@ -495,13 +508,31 @@ def _write(option: str, path: Path, text: str) -> None:
         fail(f"{option} {legible_name(path)}: {error.strerror}")
 
 
+def _write_tables(results: Mapping[str, Result], actions: Path | None, grants: Path | None) -> None:
+    if actions is not None:
+        _write("--actions", actions, _actions(results))
+    if grants is not None:
+        _write("--grants", grants, _grants(results))
+
+
 def _actions(results: Mapping[str, Result]) -> str:
     """CSV of all actions."""
+    return _table(Action, {name: result.actions for name, result in results.items()})
+
+
+def _grants(results: Mapping[str, Result]) -> str:
+    """CSV of who had how many devices when, in the order of the beginnings."""
+    first = attrgetter("start", "job")
+    return _table(Span, {name: sorted(result.spans, key=first) for name, result in results.items()})
+
+
+def _table(kind: type[Struct], results: Mapping[str, Sequence[Struct]]) -> str:
+    """CSV of records of a kind, with the scheduler of each."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["scheduler", *(name for name in Action.__struct_fields__)])
-    for scheduler, result in results.items():
-        rows.writerows([scheduler, *structs.astuple(each)] for each in result.actions)
+    rows.writerow(["scheduler", *kind.__struct_fields__])
+    for scheduler, records in results.items():
+        rows.writerows([scheduler, *structs.astuple(each)] for each in records)
     return text.getvalue()
 
 

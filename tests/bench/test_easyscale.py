@@ -15,7 +15,7 @@ def test_jobs_with_ranges_complete_sooner(tmp_path: Path) -> None:
     easyscale.main(["--quick", "--out", str(tmp_path)])
     figures = json.loads((tmp_path / "easyscale.json").read_text())["figures"]
     values = {name: figure["value"] for name, figure in figures.items()}
-    assert len(values) == 16 and all(value > 0.9 for value in values.values())
+    assert len(values) == 24 and all(value > 0.9 for value in values.values())
     ours = values["jct_over_baseline_drawn"]
     assert ours > values["jct_over_baseline_drawn_backfill_ticks"]
 
@@ -30,7 +30,7 @@ def test_the_baseline_waits_for_the_next_tick() -> None:
 
 def test_the_schedulers_wait_for_the_next_tick() -> None:
     """Both start at 60 s, on four devices each."""
-    for scheduler in ("elastic", "fifo", "backfill", "srtf"):
+    for scheduler in ("elastic", "fifo", "backfill", "las", "optimus", "srtf"):
         found = easyscale.simulated(JOBS, scheduler, ticks=True)
         assert found == {"jct": (120.0 + 150.0) / 2, "makespan": 170.0}, scheduler
     assert easyscale.simulated(JOBS, "elastic", ticks=False)["makespan"] == 140.0

@@ -13,6 +13,7 @@ FOLLOWING = "tests/policy/test_incremental.py"
 ALONE = "tests/simulate/test_alone.py"
 
 QUEUED = "tests/simulate/test_queued.py"
+PUBLISHED = "tests/simulate/test_published.py"
 
 MIXED = f"{WORKLOADS}::test_a_mixed_job"
 
@@ -160,6 +161,13 @@ TABLE: Table = {
         "tests/simulate/test_command.py::test_wrong_use": {
             "nan-is-a-time": ("if math.isnan(number):", "if False:"),
         },
+        "tests/simulate/test_actions.py::test_grants_only_lead_to_the_same_outcome": {
+            "grants-in-another-order": ("sorted(result.spans, key=first)", "result.spans[::-1]"),
+        },
+        "tests/simulate/test_actions.py::test_the_command_writes_a_table": {
+            "trace-overwritten": ("        _keep_inputs(option, path, inputs)\n", ""),
+            "one-file-for-both": ("if len(written) != len(set(written)):", "if False:"),
+        },
     },
     "simulator/table.py": {
         f"{TRACES}::test_files_that_are_no_regular_ones_are_refused_at_once": {
@@ -212,6 +220,21 @@ TABLE: Table = {
                 "limits = bool(rules.quotas) or rules.max_wait > 0",
                 "limits = bool(rules.quotas)",
             ),
+        },
+    },
+    "simulator/published.py": {
+        f"{PUBLISHED}::test_las_demotes_a_job_that_was_served_for_16_device_hours": {
+            "demoted-at-an-event-only": ("if devices and not known.job.note:", "if False:"),
+        },
+        f"{PUBLISHED}::test_optimus_counts_what_is_left_of_a_job_in_steps": {
+            "left-on-any-number": ("folds(job.world_size, self._share[job.name])", "1"),
+        },
+        f"{PUBLISHED}::test_each_kind_of_device_is_decided_on_apart": {
+            "kinds-together": ("parts[job.groups[0]].append(job)", "parts[0].append(job)"),
+        },
+        f"{PUBLISHED}::test_traces_that_they_cannot_run_are_refused": {
+            "locality-ignored": ('if any(job.locality != "any" for job in jobs):', "if False:"),
+            "fewest-devices-ignored": ("if job.min > 1:", "if False:"),
         },
     },
     "simulator/easyscale.py": {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rankfold.policy.vocabulary import TIERS
 from rankfold.reconciler.cli import cli
+from rankfold.reconciler.commands.simulate import _actions, _grants
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.result import Action, Result
 from rankfold.simulator.runs import BUILT_IN, Events
@@ -103,10 +104,46 @@ def test_actions_lead_to_the_same_outcome(
     assert disturbed == {each.name: each.disturbances for each in found.jobs}
 
 
+Outcome = dict[str, tuple[float, float]]  # job → when it first got devices, and when it ended
+
+
+def of_actions(text: str, scheduler: str) -> Outcome:
+    found: Outcome = {}
+    for row in csv.DictReader(text.splitlines()):
+        if row["scheduler"] == scheduler:
+            time = float(row["time"])
+            found[row["job"]] = (found.get(row["job"], (time,))[0], time)
+    return found
+
+
+def of_grants(text: str, scheduler: str) -> Outcome:
+    found: Outcome = {}
+    for row in csv.DictReader(text.splitlines()):
+        if row["scheduler"] == scheduler:
+            start, end = float(row["start"]), float(row["end"])
+            found[row["job"]] = (found.get(row["job"], (start,))[0], end)
+    return found
+
+
+@given(jobs=traces(), devices=st.integers(4, 6), costs=st.sampled_from([Costs(), COSTS]))
+def test_grants_only_lead_to_the_same_outcome(
+    jobs: list[TraceJob], devices: int, costs: Costs
+) -> None:
+    """The times of each job in the report follow from its grants alone, as from its actions."""
+    results = {name: simulated(jobs, devices, name, costs) for name in BUILT_IN}
+    actions, grants = _actions(results), _grants(results)
+    for name, result in results.items():
+        outcome = {each.name: (each.start, each.end) for each in result.jobs}
+        assert of_grants(grants, name) == outcome
+        assert of_actions(actions, name) == outcome
+
+
 def test_the_command_writes_a_table(tmp_path: Path) -> None:
     trace, actions = tmp_path / "trace.csv", tmp_path / "actions.csv"
     trace.write_text("name,arrival,worldSize,min,max,tier,work\n" + '"a,b",0,1,1,1,basic,10\n')
-    words = ["simulate", str(trace), "--nodes", "1", "--gpus-per-node", "1", "--actions"]
+    grants = tmp_path / "grants.csv"
+    words = ["simulate", str(trace), "--nodes", "1", "--gpus-per-node", "1"]
+    words += ["--grants", str(grants), "--actions"]
     done = CliRunner().invoke(
         cli, [*words, str(actions), "--scheduler", "fifo,srtf"], standalone_mode=False
     )
@@ -118,5 +155,22 @@ def test_the_command_writes_a_table(tmp_path: Path) -> None:
         ("srtf", "a,b", "start"),
         ("srtf", "a,b", "end"),
     ]
-    refused = CliRunner().invoke(cli, [*words, str(tmp_path / "x.txt")], standalone_mode=False)
+    assert list(csv.DictReader(grants.read_text().splitlines())) == [
+        {
+            "scheduler": scheduler,
+            "job": "a,b",
+            "tier": "basic",
+            "quota": "",
+            "start": "0.0",
+            "end": "10.0",
+            "devices": "1",
+        }
+        for scheduler in ("fifo", "srtf")
+    ]
+    for other in (tmp_path / "x.txt", grants):
+        refused = CliRunner().invoke(cli, [*words, str(other)], standalone_mode=False)
+        assert isinstance(refused.exception, click.UsageError)
+    words[words.index(str(grants))] = str(trace)
+    refused = CliRunner().invoke(cli, [*words, str(actions)], standalone_mode=False)
     assert isinstance(refused.exception, click.UsageError)
+    assert "it would be overwritten" in refused.exception.message

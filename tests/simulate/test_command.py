@@ -211,11 +211,3 @@ def test_a_fleet_without_devices_or_with_unequal_ones(
 )
 def test_wrong_use(simulate: Callable[..., Result], arguments: tuple[str, ...]) -> None:
     assert isinstance(simulate(*arguments).exception, click.UsageError)
-
-
-@pytest.mark.parametrize("name", ["las", "optimus"])
-def test_published_schedulers_need_the_nodes_of_a_pollux_trace(
-    simulate: Callable[..., Result], name: str
-) -> None:
-    error = simulate(*GPUS, "--scheduler", name).exception
-    assert isinstance(error, click.UsageError) and "is for traces of format pollux" in error.message
