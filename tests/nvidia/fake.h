@@ -11,7 +11,9 @@
  *   fake_computed()             cublasComputeType_t of the last matrix product
  *   fake_reset()                forgets all that a lost device left
  *
- * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own.
+ * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own. With
+ * RANKFOLD_FAKE_KERNELS=1 kernels that are not in kernels.c do nothing, and can be launched: which
+ * calls a large program needs is then seen without a GPU.
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
  * sums.c the HAL's own kernels, and blas.c cuBLASLt, in the same library.

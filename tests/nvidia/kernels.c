@@ -91,6 +91,8 @@ static void until_set(const uint8_t *p)
 
 static void nothing(const uint8_t *p) { (void)p; }
 
+#define ANY UINT32_MAX /* bytes of parameters: they are not looked at */
+
 #define SHARING_BYTES 8192u /* that the kernel of this name has in shared memory */
 
 static const struct {
@@ -204,7 +206,7 @@ static CUresult load_elf(CUmodule *out, const uint8_t *elf)
 static int elf_param_bytes(CUmodule module, const char *name)
 {
 	const Elf64_Shdr *section;
-	char wanted[160];
+	char wanted[8192];
 
 	snprintf(wanted, sizeof wanted, ".text.%s", name);
 	if (!section_named(module->elf, wanted))
@@ -238,7 +240,7 @@ EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule mo
 /* Where the parameters of an entry begin in the text, or NULL. */
 static const char *entry(const char *text, const char *name)
 {
-	char wanted[128];
+	char wanted[8192];
 	const char *at;
 
 	snprintf(wanted, sizeof wanted, ".entry %s", name);
@@ -288,6 +290,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 {
 	const char *at = module->elf ? NULL : entry(module->text, name);
 	int bytes = at ? (int)param_bytes(at) : module->elf ? elf_param_bytes(module, name) : -1;
+	const char *kernels = getenv("RANKFOLD_FAKE_KERNELS");
 	const uint8_t *variable = NULL;
 	size_t size;
 
@@ -306,6 +309,11 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 		**out = (struct CUfunc_st){variable,       known[i].run,
 					   known[i].error, (uint32_t)bytes,
 					   known[i].own,   SHARED_WITHOUT_ASKING - known[i].own};
+		return fake_leave(CUDA_SUCCESS);
+	}
+	if (kernels && !strcmp(kernels, "1") && bytes >= 0) {
+		*out = malloc(sizeof **out);
+		**out = (struct CUfunc_st){NULL, nothing, 0, ANY, 0, 227 << 10};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	return fake_leave(CUDA_ERROR_NOT_FOUND);
@@ -340,7 +348,9 @@ CUresult fake_launch_check(const CUlaunchConfig *c, CUfunction f, void **extra,
 	if (extra && (extra[0] != CU_LAUNCH_PARAM_BUFFER_POINTER ||
 		      extra[2] != CU_LAUNCH_PARAM_BUFFER_SIZE || extra[4] != CU_LAUNCH_PARAM_END))
 		fake_fault("cuLaunchKernelEx: the parameters are not packed as they should be");
-	if (bytes != f->params || bytes > sizeof launch->params) {
+	if (f->params == ANY)
+		bytes = 0;
+	else if (bytes != f->params || bytes > sizeof launch->params) {
 		fake_fault("cuLaunchKernelEx: %zu bytes of parameters for a kernel with %u", bytes,
 			   f->params);
 		return CUDA_ERROR_INVALID_VALUE;

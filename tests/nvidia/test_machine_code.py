@@ -367,6 +367,23 @@ def test_a_launch_whose_variables_cannot_be_copied_fails_its_rank(
     assert space.error()[0] == 1 and "a variable of machine code" in space.error()[1]
 
 
+def test_unknown_kernels_do_nothing_where_a_test_wants_that(
+    fake: Fake, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = 'extern "C" __global__ void own(int *at, float by) { *at += int(by); }'
+    with pytest.raises(ModuleError, match="the driver has no kernel own"):
+        made = loader()
+        made.function(made.module(code(source), 2), "own")
+    monkeypatch.setenv("RANKFOLD_FAKE_KERNELS", "1")
+    made = loader()
+    own = made.function(made.module(code(source), 2), "own")
+    space = device.space()
+    at = space.put(np.full(1, 3, np.uint32))
+    space.launch(own, 1, 1, at, 1.0)
+    assert space.read(at, 1, np.uint32)[0] == 3
+    space.check()
+
+
 # ---- the whole way ----
 
 
