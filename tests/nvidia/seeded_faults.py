@@ -71,7 +71,7 @@ TABLE: Table = {
     },
     "proxy/hal/nvidia/cubin.py": {
         COMPARED: {
-            "large-parameters-as-small-ones": ("0x45: 0}", "0x45: 18}"),
+            "large-parameters-as-small-ones": ("0x45: (0, 0xFFFFFF)", "0x45: (18, 0x3FFF)"),
         },
         EMPTY: {
             "small-variables-have-no-content": (

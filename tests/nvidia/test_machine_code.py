@@ -78,6 +78,18 @@ def test_kernels_and_variables_are_those_of_the_ptx(program: Path, arch: int) ->
         assert variable.constant == (wanted.ptx.variables[variable.name].space == "const")
 
 
+@pytest.mark.parametrize("arch", ["90", "100", "120"])
+def test_pointers_behind_large_parameters_are_read(arch: str) -> None:
+    """PyTorch's multi_tensor_apply has them. For newer architectures a pointer has a mark."""
+    source = """
+        struct Large { char bytes[24000]; };
+        __global__ void f(Large a, char b, float *c, double d) { c[b] = a.bytes[b] + d; }
+    """
+    wanted = ((0, 24000), (24000, 1), (24008, 8), (24016, 8))
+    kernel = Cubin(code(source, arch=arch)).kernel("_Z1f5LargecPfd")
+    assert (kernel.params, kernel.param_bytes) == (wanted, 24024)
+
+
 def test_objects_without_content_are_no_variables() -> None:
     """A module that includes the libraries' headers has dozens, and each would be copied at every
     launch. A program's own variables are listed, however small."""

@@ -289,7 +289,7 @@ int attribute_get(const void *object, enum described, int attribute, void *to, s
 		  size_t *written);
 
 /* dnn.c */
-#define DNN_VERSION 92000 /* later than those with which programs were built */
+#define DNN_VERSION 93000 /* later than those with which programs were built */
 struct dnn_tensor;        /* what the program has as a cudnnTensorDescriptor_t */
 int dnn_check(const void *handle);
 int dnn_create(void **out);

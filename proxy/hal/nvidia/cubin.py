@@ -34,7 +34,8 @@ _UNDEFINED = 0
 _WITH_SIZE = 4  # format of an attribute that is followed by its size and content
 _CBANK_PARAM_SIZE = 0x19
 _KPARAM = struct.Struct("<4xHHI")  # ordinal, offset, and a word with the size
-_KPARAM_SIZE_SHIFTS = {0x17: 18, 0x45: 0}  # EIATTR_KPARAM_INFO, and its second version
+# EIATTR_KPARAM_INFO, and its second version: the lowest bit of the size in the word, and its mask.
+_KPARAM_SIZES = {0x17: (18, 0x3FFF), 0x45: (0, 0xFFFFFF)}
 _VARIABLES = (".nv.global", ".nv.global.init")
 _CONSTANTS = ".nv.constant3"
 # Strings and __PRETTY_FUNCTION__, tables of mathematical functions, and those of cuRAND's
@@ -126,9 +127,10 @@ class Cubin:
         for attribute, content in _attributes(info.data) if info else ():
             if attribute == _CBANK_PARAM_SIZE:
                 total = int.from_bytes(content, "little")
-            elif attribute in _KPARAM_SIZE_SHIFTS and len(content) == _KPARAM.size:
-                ordinal, offset, size = _KPARAM.unpack(content)
-                params[ordinal] = (offset, size >> _KPARAM_SIZE_SHIFTS[attribute])
+            elif attribute in _KPARAM_SIZES and len(content) == _KPARAM.size:
+                ordinal, offset, word = _KPARAM.unpack(content)
+                shift, mask = _KPARAM_SIZES[attribute]
+                params[ordinal] = (offset, word >> shift & mask)
         ordered = tuple(params[ordinal] for ordinal in sorted(params))
         if sorted(params) != list(range(len(params))) or any(o + n > total for o, n in ordered):
             raise ModuleError(INVALID_IMAGE, f"kernel {name}: its list of parameters is damaged")
