@@ -1,6 +1,7 @@
 """State of the process that belongs to one logical worker at a time: generators of random numbers,
-the default process group, the rank in the environment, the script's module, and descriptors 1 and
-2, to which libraries and programs that the script starts write."""
+the default process group, the rank in the environment, the script's module, the current folder,
+sys.stdout and sys.stderr, and descriptors 1 and 2, to which libraries and programs that the script
+starts write."""
 
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ class Context(NamedTuple):
     variables: tuple[str | None, ...]
     main: ModuleType
     output: tuple[int, int] | None
+    streams: tuple[Any, Any]
+    folder: str | None
 
 
 _output: tuple[int, int] | None = None  # descriptors of the files to which 1 and 2 refer
@@ -67,6 +70,14 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def _folder() -> str | None:
+    """The current one; None: it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 def save() -> Context:
     return Context(
         random.getstate(),
@@ -76,6 +87,8 @@ def save() -> Context:
         tuple(os.environ.get(name) for name in VARIABLES),
         sys.modules["__main__"],
         _output,
+        (sys.stdout, sys.stderr),
+        _folder(),
     )
 
 
@@ -91,3 +104,6 @@ def load(context: Context) -> None:
             os.environ[name] = value
     sys.modules["__main__"] = context.main
     write_to(context.output)
+    sys.stdout, sys.stderr = context.streams
+    if context.folder is not None and context.folder != _folder():
+        os.chdir(context.folder)

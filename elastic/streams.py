@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from . import current
 
@@ -20,16 +21,20 @@ NAMES = ("out", "err")
 class PerWorker:
     """Writes to the stream of the calling thread's worker, elsewhere to the process's own."""
 
-    def __init__(self, own: IO[str], files: dict[int, IO[str]], nothing: IO[str]) -> None:
+    def __init__(self, own: TextIO, files: Mapping[int, TextIO], nothing: TextIO) -> None:
         self._own = own
         self._files = files
         self._nothing = nothing
 
-    def _stream(self) -> IO[str]:
+    def _stream(self) -> TextIO:
         worker = current.worker()
         if worker is None:
             return self._own
         return self._nothing if worker.quiet else self._files[worker.rank]
+
+    def close(self) -> None:
+        worker = current.worker()
+        (self._own if worker is None else self._files[worker.rank]).close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream(), name)
@@ -39,10 +44,21 @@ def paths(folder: Path, rank: int) -> list[Path]:
     return [folder / f"rank-{rank}.{name}" for name in NAMES]
 
 
-def _opened(path: Path, empty: bool) -> IO[str]:
-    """Each write is at the end of the file, whoever writes."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
-    return open(os.open(path, flags, 0o666), "w", buffering=1)
+class _Log:
+    """A file for what a worker writes. Its descriptor stays when the script closes the stream."""
+
+    def __init__(self, path: Path, empty: bool, like: TextIO) -> None:
+        """Each write is at the end of the file, whoever writes. `like`: the process's stream."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
+        self.descriptor = os.open(path, flags, 0o666)
+        copy = os.dup(self.descriptor)
+        self.stream = open(  # noqa: SIM115  (as long as the process)
+            copy, "w", buffering=1, encoding=like.encoding, errors=like.errors
+        )
+
+    def flush(self) -> None:
+        if not self.stream.closed:
+            self.stream.flush()
 
 
 class Streams:
@@ -51,15 +67,20 @@ class Streams:
     def __init__(self, folder: Path, ranks: list[int], empty: bool) -> None:
         """Opens `rank-<r>.out` and `rank-<r>.err`. `empty`: without what they have."""
         self._files = {
-            rank: [_opened(path, empty) for path in paths(folder, rank)] for rank in ranks
+            rank: [
+                _Log(path, empty, own)
+                for path, own in zip(paths(folder, rank), (sys.stdout, sys.stderr), strict=True)
+            ]
+            for rank in ranks
         }
-        self._nothing = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+        # As long as the process. What it drops, another process could write.
+        self._nothing = open(os.devnull, "w", errors="backslashreplace")  # noqa: SIM115
 
     def redirect(self) -> None:
         """The process keeps its own streams, which write to copies of descriptors 1 and 2."""
 
         def own(number: int) -> PerWorker:
-            files = {rank: each[number] for rank, each in self._files.items()}
+            files = {rank: each[number].stream for rank, each in self._files.items()}
             copy = open(os.dup(number + 1), "w", buffering=1)  # noqa: SIM115  (as above)
             return PerWorker(copy, files, self._nothing)
 
@@ -67,8 +88,10 @@ class Streams:
 
     def descriptors(self, rank: int, quiet: bool) -> tuple[int, int]:
         """Files to which descriptors 1 and 2 refer while the worker runs."""
-        out, err = 2 * [self._nothing] if quiet else self._files[rank]
-        return out.fileno(), err.fileno()
+        if quiet:
+            return self._nothing.fileno(), self._nothing.fileno()
+        out, err = self._files[rank]
+        return out.descriptor, err.descriptor
 
     def flush(self) -> None:
         for files in self._files.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 from collections import Counter
@@ -159,6 +160,8 @@ class Worker:
         return self.bring((subject, self._calls[subject]), value, act)
 
     def wrap(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+        if any(each.optimizer is optimizer for each in self.wrapped):
+            raise NotSupported("a second elastic.wrap of one optimizer: wrap each once")
         self.wrapped.append(Wrapped(model, optimizer, scheduler))
         if self.group is not None:
             self.group.forget()
@@ -269,6 +272,7 @@ class Worker:
 
     def _written(self) -> list[int]:
         """The lengths of its logs."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError):  # the script has closed it
+                stream.flush()
         return [log.stat().st_size for log in self._log]

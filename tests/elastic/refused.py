@@ -107,6 +107,11 @@ def unsaved():
         opt.step()
 
 
+def wrapped_twice():
+    model, opt = made()
+    elastic.wrap(*elastic.wrap(model, opt))
+
+
 def made(net=None, **options):
     model = DDP(nn.Linear(4, 4) if net is None else net, **options)
     return model, torch.optim.SGD(model.parameters(), 0.1)

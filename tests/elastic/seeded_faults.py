@@ -18,6 +18,7 @@ GENERATED = (
     "tests/elastic/test_generated.py::test_a_generated_model_has_the_bits_of_stock_processes"
 )
 THREADS = "tests/elastic/test_requests.py::test_the_number_of_threads_stays_on_any_number_of_cores"
+ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 ELIGIBLE = "tests/elastic/test_eligible.py"
@@ -50,6 +51,13 @@ TABLE: Table = {
         },
     },
     "elastic/context.py": {
+        ONCE: {
+            "folder-of-another-worker": ("        os.chdir(context.folder)", "        pass"),
+            "streams-of-another-worker": (
+                "    sys.stdout, sys.stderr = context.streams\n",
+                "",
+            ),
+        },
         THREADS: {
             "threads-of-the-cores": (
                 "    if torch.get_num_threads() != count:",

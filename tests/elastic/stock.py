@@ -3,6 +3,7 @@ runtime. Output goes to DIR/rank-<r>.out and .err. Exits with 0 if all do.
 
 Usage: stock.py WORLD DIR SCRIPT [ARGUMENT…]"""
 
+import contextlib
 import os
 import runpy
 import socket
@@ -30,7 +31,8 @@ for rank in range(int(world)):
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
             status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError):  # the script has closed it
+                stream.flush()
         os._exit(status)
 sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids))

@@ -98,6 +98,22 @@ def test_output_of_libraries_and_programs_is_in_the_log_of_its_worker(
         assert errors == [f"ends {rank} {step}" for step in range(4)]
 
 
+@pytest.mark.parametrize("processes", ["--processes=1", "--processes=2", "--schedule=0:2,1:1"])
+def test_a_worker_has_what_a_process_has_once(
+    python: Python, tmp_path: Path, processes: str
+) -> None:
+    """The current folder, also of data workers, and sys.stdout, which it may replace or close."""
+    (tmp_path / "stock").mkdir()
+    script = (HERE / "own_process.py", tmp_path / "folders")
+    done = python(HERE / "stock.py", WORLD, tmp_path / "stock", *script)
+    expected = output(tmp_path / "stock")
+    assert (done.returncode, done.stderr) == (0, ""), expected
+    done = python(*RUN, processes, "--state", tmp_path / "state", *script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    assert output(tmp_path / "state") == expected
+    assert "step of 2 2" in expected["rank-2.out"] and "udcff" in expected["rank-2.err"]
+
+
 def test_workers_of_a_process_share_one_heap(python: Python, tmp_path: Path) -> None:
     """Memory that one has freed is used by the next. glibc lists its heaps as XML."""
     script = tmp_path / "heaps.py"

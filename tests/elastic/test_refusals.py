@@ -31,6 +31,7 @@ CHECKS = "worlds futures end_of_backward schedulers buckets compiled loaders exc
         ("collective", "the collective reduce"),
         ("group", "dist.new_group"),
         ("product", "all-reduce with RedOpType.PRODUCT"),
+        ("wrapped_twice", "a second elastic.wrap of one optimizer"),
         ("unsaved", "elastic.local: file of type TextIOWrapper cannot be saved"),
     ],
 )
