@@ -1,7 +1,7 @@
 """State of the process that belongs to one logical worker at a time: generators of random numbers,
 the default process group, the rank in the environment, the script's module, the current folder,
-sys.stdout and sys.stderr, and descriptors 1 and 2, to which libraries and programs that the script
-starts write."""
+PyTorch's default dtype, sys.stdout and sys.stderr, and descriptors 1 and 2, to which libraries and
+programs that the script starts write."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class Context(NamedTuple):
     output: tuple[int, int] | None
     streams: tuple[Any, Any]
     folder: str | None
+    dtype: torch.dtype
 
 
 _output: tuple[int, int] | None = None  # descriptors of the files to which 1 and 2 refer
@@ -89,6 +90,7 @@ def save() -> Context:
         _output,
         (sys.stdout, sys.stderr),
         _folder(),
+        torch.get_default_dtype(),
     )
 
 
@@ -105,5 +107,6 @@ def load(context: Context) -> None:
     sys.modules["__main__"] = context.main
     write_to(context.output)
     sys.stdout, sys.stderr = context.streams
+    torch.set_default_dtype(context.dtype)
     if context.folder is not None and context.folder != _folder():
         os.chdir(context.folder)

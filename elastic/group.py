@@ -214,7 +214,7 @@ class Group(dist.ProcessGroup):
     all_gather_single = _allgather_base  # the name that dist.all_gather_into_tensor calls
 
     def barrier(self, opts: Any = None) -> Any:
-        self._gathered(torch.zeros(1))
+        self._gathered(torch.zeros(1, dtype=torch.uint8))
         return self._finished([])
 
 

@@ -73,7 +73,7 @@ class Streams:
             ]
             for rank in ranks
         }
-        # As long as the process. What it drops, another process could write.
+        # As long as the process. It takes any text: another process has written that.
         self._nothing = open(os.devnull, "w", errors="backslashreplace")  # noqa: SIM115
 
     def redirect(self) -> None:

@@ -59,6 +59,8 @@ class Wrapped:
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.buckets: list[list[int]] | None = None  # as recorded or loaded
+        self._tensors = self.parameters()
+        self.shared_at: list[int] = []  # where the parameters of all workers of the process are
         if isinstance(model.process_group, Group):
             self._group = model.process_group
             self._group.waits_in_backward = model.static_graph
@@ -92,6 +94,10 @@ class Wrapped:
             self.buckets = buckets
             private.use_buckets(self.model, buckets)
 
+    def places(self) -> list[int]:
+        """The addresses of the parameters."""
+        return [each.data_ptr() for each in self._tensors]
+
     def parameters(self) -> list[Any]:
         return list(self.module.parameters())
 
@@ -116,12 +122,17 @@ def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
     ranks = sorted(optimizers)
     first, step = optimizers[ranks[0]]
     others = [optimizers[rank][0] for rank in ranks[1:]]
+    for rank in ranks:
+        if optimizers[rank][0].places() != first.shared_at:
+            raise NotSupported(f"rank {rank} has set p.data of a parameter since elastic.wrap")
     for rank, other in zip(ranks[1:], others, strict=True):
         if other.settings() != first.settings():
             raise NotSupported(
                 f"rank {rank} and rank {ranks[0]} have different settings in their optimizers"
             )
     result = step()
+    if first.places() != first.shared_at:
+        raise NotSupported(f"{type(first.optimizer).__name__}, which sets p.data of parameters")
     for other in others:
         for mine, its in zip(other.optimized(), first.optimized(), strict=True):
             if its in first.optimizer.state:
@@ -166,6 +177,7 @@ class Worker:
         if self.group is not None:
             self.group.forget()
         self.bring_next("wrap", model, _shared)()
+        self.wrapped[-1].shared_at = self.wrapped[-1].places()
         self._step_once(self.wrapped[-1], len(self.wrapped))
 
     def local(self, variables: SimpleNamespace) -> None:

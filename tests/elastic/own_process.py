@@ -43,6 +43,11 @@ os.makedirs(f"{sys.argv[1]}/{rank}", exist_ok=True)
 os.chdir(f"{sys.argv[1]}/{rank}")
 with open("number", "w") as number:
     number.write(str(1 + rank))
+if rank == 1:
+    torch.set_default_dtype(torch.float64)
+dist.barrier()
+print(torch.ones(1).dtype)
+torch.set_default_dtype(torch.float32)
 sys.stdout = Numbered(sys.stdout, rank)
 print("not UTF-8: \udcff", file=sys.stderr)
 model = DDP(torch.nn.Linear(4, 4))

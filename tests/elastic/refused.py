@@ -107,6 +107,28 @@ def unsaved():
         opt.step()
 
 
+def data_set():
+    model, opt, _ = elastic.wrap(*made())
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        for each in model.parameters():
+            each.data = each.data.clone()
+
+
+class Replacing(torch.optim.SGD):
+    def step(self, closure=None):
+        for each in self.param_groups[0]["params"]:
+            each.data = each.data - each.grad
+
+
+def optimizer_sets_data():
+    model, _ = made()
+    model, opt, _ = elastic.wrap(model, Replacing(model.parameters(), 0.1))
+    model(torch.ones(2, 4)).sum().backward()
+    opt.step()
+
+
 def wrapped_twice():
     model, opt = made()
     elastic.wrap(*elastic.wrap(model, opt))

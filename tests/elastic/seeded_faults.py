@@ -18,6 +18,7 @@ GENERATED = (
     "tests/elastic/test_generated.py::test_a_generated_model_has_the_bits_of_stock_processes"
 )
 THREADS = "tests/elastic/test_requests.py::test_the_number_of_threads_stays_on_any_number_of_cores"
+REFUSALS = "tests/elastic/test_refusals.py::test_a_script_is_refused_with_rank_and_reason"
 ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
@@ -53,6 +54,7 @@ TABLE: Table = {
     "elastic/context.py": {
         ONCE: {
             "folder-of-another-worker": ("        os.chdir(context.folder)", "        pass"),
+            "dtype-of-another-worker": ("    torch.set_default_dtype(context.dtype)\n", ""),
             "streams-of-another-worker": (
                 "    sys.stdout, sys.stderr = context.streams\n",
                 "",
@@ -104,6 +106,12 @@ TABLE: Table = {
     "elastic/worker.py": {
         f"{FEATURES}::test_workers_have_one_copy_of_the_parameters_once_they_are_wrapped": {
             "broadcast-copies-stay": ("            self.group.forget()\n", "            pass\n"),
+        },
+        f"{REFUSALS}[data_set-rank 0 has set p.data of a parameter since elastic.wrap]": {
+            "data-of-its-own-unnoticed": (
+                "places() != first.shared_at:\n            raise",
+                "places() == []:\n            raise",
+            ),
         },
         RESIZE: {
             "generators-not-restored": (

@@ -32,6 +32,8 @@ CHECKS = "worlds futures end_of_backward schedulers buckets compiled loaders exc
         ("group", "dist.new_group"),
         ("product", "all-reduce with RedOpType.PRODUCT"),
         ("wrapped_twice", "a second elastic.wrap of one optimizer"),
+        ("data_set", "rank 0 has set p.data of a parameter since elastic.wrap"),
+        ("optimizer_sets_data", "Replacing, which sets p.data of parameters"),
         ("unsaved", "elastic.local: file of type TextIOWrapper cannot be saved"),
     ],
 )
