@@ -172,7 +172,7 @@ def fleet() -> Iterator[Callable[..., str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def on_gpu(world: int, gpus: int, *command: str | Path) -> list[str]:
+def on_gpu(world: int, gpus: int, *command: str | Path, memory: str = "512MiB") -> list[str]:
     """The ranks' lines, in one order whoever was first."""
     with fleet() as rankfold:
         said = rankfold(
@@ -184,7 +184,7 @@ def on_gpu(world: int, gpus: int, *command: str | Path) -> list[str]:
             "--device",
             "nvidia",
             "--memory",
-            "512MiB",
+            memory,
             "--",
             *command,
         )
@@ -337,6 +337,42 @@ def gpt() -> None:
     same(found[0][1], found[1][1], "their parameters")
 
 
+def pytorch() -> None:
+    """PyTorch as the machine has it (examples/torch): one rank, with and without rankfold; and two
+    and four ranks folded on one GPU, to the bit as on a device each."""
+    script = ROOT / "examples/torch/train_gpt.py"
+    train = (_python_with_torch(), script, "--steps", "10", "--workers", "0", "--batch", "16")
+    alone = plain(*train, MASTER_ADDR="127.0.0.1", MASTER_PORT="29531").splitlines()
+    one = on_gpu(1, 1, *train, memory="2GiB")
+    print("plain CUDA:", *alone[-1:], "\nrankfold:  ", *one[-1:])
+    equal = len(set(alone) & set(one))
+    print(f"one rank: {equal} of {len(alone)} losses have the bits of plain CUDA")
+    pairs = zip(map(_loss, sorted(alone)), map(_loss, one), strict=True)
+    if far := [pair for pair in pairs if abs(pair[0] - pair[1]) > 0.02 * abs(pair[0])]:
+        raise SystemExit(f"one rank: losses on plain CUDA and under rankfold: {far[:3]}")
+    for world in (2, 4):
+        folded, apart = (on_gpu(world, gpus, *train, memory="2GiB") for gpus in (1, world))
+        same(folded, apart, f"the losses of {world} ranks on one GPU and on {world} devices")
+
+
+def _loss(line: str) -> float:
+    """The loss in a line such as `step 7 loss 3.14159274 40490fdb`."""
+    found = re.search(r"loss (\S+)", line)
+    if not found:
+        raise SystemExit(f"not a line with a loss: {line}")
+    return float(found[1])
+
+
+def _python_with_torch() -> str:
+    """An interpreter of this machine whose PyTorch sees the GPU. Raises Skip."""
+    tried = ["python3", *(f"/usr/{folder}/python3" for folder in ("local/bin", "bin"))]
+    for python in dict.fromkeys(filter(None, map(shutil.which, tried))):
+        seen = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+        if subprocess.run([python, "-c", seen], capture_output=True).returncode == 0:
+            return python
+    raise Skip("no Python here has a PyTorch that sees the GPU")
+
+
 def recovery() -> None:
     """The GPT saved while it runs, killed, restarted; suspended into the store, and woken."""
     lacking = [
@@ -420,6 +456,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "compile": (compile_programs, 240.0),
     **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
     "gpt": (gpt, 120.0),
+    "pytorch": (pytorch, 150.0),
     "recovery": (recovery, 120.0),
     "answers": (answers, 60.0),
     "launches": (launches, 120.0),
