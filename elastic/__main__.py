@@ -115,6 +115,10 @@ def _check_run(run: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         run.error(f"--schedule: processes must be between 1 and --world ({options.world})")
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         run.error("--checkpoint-every must be at least 1")
+    try:
+        str(options.state.absolute()).encode()
+    except UnicodeEncodeError:
+        run.error(f"--state: {str(options.state)!r} is not UTF-8, which PyTorch needs")
     if not options.script.is_file():
         run.error(f"{options.script} is not a file")
     try:

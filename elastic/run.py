@@ -138,6 +138,7 @@ class Running:
 
     def _begin(self, plan: Plan, index: int, parent: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         libc.prctl(PR_SET_NAME, _name(blocks(plan.world, self.count)[index]).encode())
@@ -208,11 +209,15 @@ def _readable(descriptor: int) -> bool:
 
 
 class Cancelled(Exception):
-    """Someone asked for the end of the run."""
+    """Someone asked for the end of the run, by a request or this signal."""
+
+    def __init__(self, signum: int = signal.SIGTERM) -> None:
+        super().__init__(signum)
+        self.status = 128 + signum
 
 
-def _cancel(*_: object) -> None:
-    raise Cancelled
+def _cancel(signum: int, _: object) -> None:
+    raise Cancelled(signum)
 
 
 class Parent:
@@ -246,6 +251,8 @@ class Parent:
         parent = os.getpid()
         status = CANCELLED
         signal.signal(signal.SIGTERM, _cancel)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _cancel)
         # All processes of the run inherit the folder for the sockets of data processes, which it
         # removes when it ends: processes that are killed would leave their own.
         multiprocessing.util.get_temp_dir()
@@ -253,8 +260,9 @@ class Parent:
         shutil.rmtree(modules, ignore_errors=True)  # of an earlier run
         modules.mkdir()
         try:
-            with contextlib.suppress(Cancelled):
-                status = self._run()
+            status = self._run()
+        except Cancelled as cancelled:
+            status = cancelled.status
         finally:
             if os.getpid() == parent:
                 self._end(status)

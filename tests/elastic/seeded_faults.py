@@ -208,6 +208,12 @@ TABLE: Table = {
         RESUME: {"damage-unnoticed": ("or _digest(path) != digest", "or False")},
     },
     "elastic/run.py": {
+        "tests/elastic/test_requests.py::test_an_interrupted_run_ends_with_all_its_processes": {
+            "processes-are-interrupted": (
+                "        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the",
+                "        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the",
+            ),
+        },
         THREADS: {
             "begins-with-the-threads-of-another-process": (
                 "threads=int((saved[1] / THREADS).read_text())",

@@ -17,6 +17,10 @@ from rankfold.elastic import __main__ as run
         (["--world", "2", "--processes", "3"], "--processes must be between 1 and --world (2)"),
         (["--world", "2", "--processes", "0"], "--processes must be between 1 and --world (2)"),
         (["--world", "1e9"], "invalid int value: '1e9'"),
+        (
+            ["--world", "2", "--state", "s\udcff"],
+            "--state: 's\\udcff' is not UTF-8, which PyTorch n",
+        ),
         (["--world", "2", "--state", "script.py"], "--state: [Errno 17] File exists: 'script.py'"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -147,6 +148,28 @@ def test_a_run_on_a_full_disk_refuses_changes_and_continues(
     assert ended[0].returncode == 0
     assert "No space left on device; the run continues without it\n" in ended[0].stderr
     assert output(logs) == long
+
+
+def test_an_interrupted_run_ends_with_all_its_processes(python: Python, tmp_path: Path) -> None:
+    """Ctrl-C signals all of them, and shows no traceback."""
+    state, pids = tmp_path / "state", tmp_path / "pids"
+    script = tmp_path / "sleeps \udcff.py"  # a name that is not UTF-8
+    script.write_text(
+        "import os, sys, time\n"
+        "with open(sys.argv[1], 'a') as file: file.write(f'{os.getpid()} {os.getppid()}\\n')\n"
+        "time.sleep(600)\n"
+    )
+    with running(python, state, "--processes=2", script=(script, pids)) as (_, ended):
+        limit = time.monotonic() + scaled(30)
+        while not pids.exists() or pids.read_text().count("\n") < 2:
+            assert time.monotonic() < limit and not ended, ended
+            time.sleep(0.01)
+        found = {int(pid) for pid in pids.read_text().split()}
+        for pid in sorted(found, reverse=True):  # the parent last
+            os.kill(pid, signal.SIGINT)
+    assert (ended[0].returncode, ended[0].stdout, ended[0].stderr) == (128 + 2, "", "")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in found)
+    assert {*output(state).values()} == {""}
 
 
 def test_requests_that_cannot_be_carried_out_are_refused(python: Python, tmp_path: Path) -> None:
