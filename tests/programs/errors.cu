@@ -1,9 +1,10 @@
 // errors.cu: which calls leave which errors, for how long, and whose they are. After a kernel's
 // fault every call fails with it, also in other threads, and the process can end in peace.
+#include <cuda.h>
+
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
-#include <cuda.h>
 #include <thread>
 #include <utility>
 
@@ -99,9 +100,19 @@ static void expect_broken(cudaError_t error, int *device, int *pooled)
     CUDA_CHECK(cudaDeviceGetAttribute(&got, cudaDevAttrWarpSize, got));
 }
 
+// A program may ask to be called for each message of the driver, and stop asking.
+static void logs()
+{
+    CUlogsCallbackHandle handle = nullptr;
+    auto callback = [](void *, CUlogLevel, char *, size_t) {};
+    EXPECT(cuLogsRegisterCallback(callback, nullptr, &handle) == CUDA_SUCCESS && handle, "refused");
+    EXPECT(cuLogsUnregisterCallback(handle) == CUDA_SUCCESS, "not forgotten");
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
+    logs();
     int *device = on_device<int>(4), *pooled = on_device<int>(4);
     for (int half = 0; half < 2; half++) {
         passing(device);

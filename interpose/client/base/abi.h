@@ -366,6 +366,8 @@ typedef cudaMemLocation CUmemLocation;
 typedef cudaMemAccessDesc CUmemAccessDesc;
 typedef cudaMemPoolProps CUmemPoolProps;
 typedef int CUmoduleLoadingMode;
+typedef void *CUlogsCallback;
+typedef void *CUlogsCallbackHandle;
 typedef int CUfunctionLoadingState;
 typedef int CUstreamCaptureStatus;
 typedef int CUstreamCaptureMode;
