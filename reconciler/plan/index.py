@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from rankfold.reconciler.model.desired import Desired, Device, Job
@@ -176,6 +177,7 @@ class Index:
 
 
 DESCRIBED = ("type", "memory", "cc", "speed", "core_count", "first_core")
+_described = attrgetter(*DESCRIBED)
 
 
 def as_described(device: Device, **fields: Any) -> ObservedDevice:
@@ -186,4 +188,4 @@ def as_described(device: Device, **fields: Any) -> ObservedDevice:
 
 def differs(device: Device, observed: ObservedDevice) -> bool:
     """Whether a device is not as its pool describes it."""
-    return any(getattr(device, name) != getattr(observed, name) for name in DESCRIBED)
+    return bool(_described(device) != _described(observed))
