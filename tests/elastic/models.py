@@ -117,6 +117,25 @@ class Language(nn.Module):
         return (torch.arange(12) * (1 + index % 4) + torch.randint(3, (12,))) % 20
 
 
+class Transformer(nn.Module):
+    """A GPT with tied embeddings and causal attention."""
+
+    def __init__(self, characters=20, width=24, length=11):
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.places = nn.Parameter(torch.zeros(length, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 48, 0.1, "gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.register_buffer("mask", torch.full((length, length), float("-inf")).triu(1))
+
+    def loss(self, text):
+        x = self.embedding(text[:, :-1]) + self.places
+        found = self.layers(x, mask=self.mask, is_causal=True) @ self.embedding.weight.t()
+        return F.cross_entropy(found.flatten(0, 1), text[:, 1:].flatten())
+
+    sample = Language.sample
+
+
 class Detector(nn.Module):
     """A box and its class per cell of an image; only cells with an object count."""
 
@@ -197,6 +216,6 @@ def train(kind):
 
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
-for each in (NeuMF, VGG, ShuffleNet, Language, Detector):
+for each in (NeuMF, VGG, ShuffleNet, Language, Detector, Transformer):
     if len(sys.argv) == 1 or each.__name__ in sys.argv[1:]:
         train(each)
