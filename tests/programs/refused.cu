@@ -21,12 +21,26 @@ static void other_processes(int *device)
     FAILS(cudaIpcOpenEventHandle(&event, handle), cudaErrorNotSupported);
     CUipcMemHandle driver;
     DRIVER_FAILS(cuIpcGetMemHandle(&driver, CUdeviceptr(device)), CUDA_ERROR_NOT_SUPPORTED);
-    CUmemGenericAllocationHandle made;  // as NVSHMEM does
+    CUmemGenericAllocationHandle parts[2];  // as PyTorch's expandable segments
     CUmemAllocationProp kind = {};
-    size_t step;
-    DRIVER_FAILS(cuMemGetAllocationGranularity(&step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-                 CUDA_ERROR_NOT_SUPPORTED);
-    DRIVER_FAILS(cuMemCreate(&made, 1 << 21, &kind, 0), CUDA_ERROR_NOT_SUPPORTED);
+    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUdeviceptr range, second;
+    DRIVER_CHECK(cuMemAddressReserve(&range, 2 << 21, 0, 0, 0));
+    DRIVER_CHECK(cuMemAddressReserve(&second, 2 << 21, 0, 0, 0));
+    DRIVER_CHECK(cuMemCreate(&parts[0], 1 << 21, &kind, 0));
+    DRIVER_CHECK(cuMemCreate(&parts[1], 2 << 21, &kind, 0));
+    DRIVER_FAILS(cuMemMap(range, 1 << 21, 0, parts[0], 0), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_CHECK(cuMemMap(range, 2 << 21, 0, parts[1], 0));
+    DRIVER_FAILS(cuMemMap(second, 2 << 21, 0, parts[1], 0), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_CHECK(cuMemUnmap(range, 2 << 21));
+    DRIVER_CHECK(cuMemRelease(parts[0]));
+    DRIVER_CHECK(cuMemCreate(&parts[0], 2 << 21, &kind, 0));
+    DRIVER_FAILS(cuMemMap(range, 2 << 21, 0, parts[0], 0), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_CHECK(cuMemAddressFree(range, 2 << 21));
+    DRIVER_CHECK(cuMemAddressFree(second, 2 << 21));
+    DRIVER_CHECK(cuMemRelease(parts[0]));
+    DRIVER_CHECK(cuMemRelease(parts[1]));
     DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
                  CUDA_ERROR_NOT_SUPPORTED);
 }

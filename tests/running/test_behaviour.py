@@ -24,6 +24,7 @@ PROGRAMS = [
     "graph_nodes",
     "managed",
     "parameters",
+    "virtual_memory",
     pytest.param("device_facts", marks=SLOW),
     pytest.param("fills", marks=SLOW),
     pytest.param("occupancy", marks=SLOW),
@@ -39,8 +40,9 @@ REFUSALS = [
     "cudaIpcGetEventHandle: sharing events between processes (use NCCL between ranks) is",
     "cudaIpcOpenEventHandle: sharing events between processes (use NCCL",
     "cuIpcGetMemHandle: sharing device memory between processes (use NCCL",
-    "cuMemGetAllocationGranularity: mapping device memory by hand, as NVSHMEM does",
-    "cuMemCreate: mapping device memory by hand, as NVSHMEM does, (use cuMemAlloc, and NCCL",
+    "a range of addresses with several pieces of memory is not supported by rankfold: allocate",
+    "a piece of memory that is mapped at two addresses is not supported by rankfold: allocate",
+    "a range of addresses whose memory is exchanged is not supported by rankfold: allocate",
     "cuMemExportToShareableHandle: mapping device memory by hand, as NVSHMEM does",
     "cudaMallocArray: arrays and textures (let kernels read linear memory) are not supported",
     "cudaMalloc3DArray: arrays and textures (let kernels",
@@ -124,7 +126,7 @@ def test_forbidden_calls_are_reported(name: str, lines: list[str], state: State)
         assert len(said) == len(lines) and all(map(str.count, said, lines)), said
 
 
-@pytest.mark.usual("first_launch", "managed")
+@pytest.mark.usual("first_launch", "managed", "virtual_memory")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_specified_folded_and_moved(name: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / f"{name}.cu")

@@ -365,6 +365,14 @@ typedef void CUmemPoolPtrExportData;
 typedef cudaMemLocation CUmemLocation;
 typedef cudaMemAccessDesc CUmemAccessDesc;
 typedef cudaMemPoolProps CUmemPoolProps;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef int CUmemAllocationGranularity_flags;
+typedef struct {
+	int type, requestedHandleTypes;
+	cudaMemLocation location;
+	void *win32HandleMetaData;
+	unsigned char allocFlags[8];
+} CUmemAllocationProp;
 typedef int CUmoduleLoadingMode;
 typedef void *CUlogsCallback;
 typedef void *CUlogsCallbackHandle;

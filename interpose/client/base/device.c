@@ -89,7 +89,8 @@ static int attribute_of(const struct rf_device *d, int attribute, int number)
 	case 90: return 1; /* compute preemption */
 	case 95: return 1; /* cooperative launches */
 	case 97: return (int)d->shared_per_block_optin;
-	case 99: return 1; /* host registration */
+	case 99: return 1;  /* host registration */
+	case 102: return 1; /* virtual memory management */
 	case 106: return (int)d->blocks_per_sm;
 	case 111: return (int)DEVICE_SHARED_RESERVED;
 	case 113: return 1; /* read-only host registration */

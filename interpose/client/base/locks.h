@@ -26,6 +26,7 @@
 	MOMENT(OBJECT_LOCK)     /* reference counts of user objects */                             \
 	MOMENT(REGISTERED_LOCK) /* the table of registered memory, while it is resized */          \
 	MOMENT(PINNED_LOCK)     /* the blocks of the pinned arena, and notes about them */         \
+	MOMENT(VIRTUAL_LOCK)    /* memory that the program maps itself */                          \
 	MOMENT(HEAP_LOCK)       /* device addresses, and the records that announce them */         \
 	MOMENT(SITES_LOCK)      /* stack frames that were walked before */                         \
 	MOMENT(POOL_LOCK)       /* the accounts of all pools */                                    \

@@ -136,6 +136,20 @@ int allocation_free(const void *address);
 int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 
+/* ---- virtual_memory.c: memory that a program maps itself; sizes in bytes ---- */
+
+int virtual_granularity(size_t *out, const CUmemAllocationProp *);
+int virtual_reserve(uint64_t *addr, uint64_t bytes, uint64_t alignment);
+int virtual_free(uint64_t addr, uint64_t bytes);
+int virtual_create(CUmemGenericAllocationHandle *out, uint64_t bytes, const CUmemAllocationProp *);
+int virtual_release(CUmemGenericAllocationHandle);
+int virtual_map(uint64_t addr, uint64_t bytes, uint64_t offset, CUmemGenericAllocationHandle);
+int virtual_unmap(uint64_t addr, uint64_t bytes);
+int virtual_set_access(uint64_t addr, uint64_t bytes, const cudaMemAccessDesc *, size_t count);
+int virtual_get_access(unsigned long long *flags, const cudaMemLocation *, uint64_t addr);
+int virtual_retain(CUmemGenericAllocationHandle *out, const void *address);
+int virtual_properties(CUmemAllocationProp *out, CUmemGenericAllocationHandle);
+
 /* ---- pinned.c: host memory that programs free; sizes in bytes ---- */
 
 int pinned_free(void *address);
