@@ -27,11 +27,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks import report
 from benchmarks.report import Figure
 from rankfold.elastic import requests
+from rankfold.elastic.determinism import CODE_PATH
 from rankfold.paths import REPOSITORY
 
 HERE = Path(__file__).parent
@@ -56,14 +57,15 @@ print(min(a for a, _ in pairs) / min(b for _, b in pairs))
 """
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{TORCH}:{REPOSITORY}", "OMP_NUM_THREADS": "1"}
+def environment(**variables: str) -> dict[str, str]:
+    usual = {"PYTHONPATH": f"{TORCH}:{REPOSITORY}", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **usual, **variables}
 
 
-def run(arguments: Sequence[object], folder: Path) -> str:
+def run(arguments: Sequence[object], folder: Path, **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        env=environment(),
+        env=environment(**variables),
         cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
@@ -176,6 +178,50 @@ def resizes(changes: int) -> Figure:
     return Figure(value, "s", 0.5, "lower", how)
 
 
+def losses(command: Sequence[object], folder: Path, **variables: str) -> list[str]:
+    """The losses of all ranks, one text per step."""
+    run(command, folder, **variables)
+    (logs,) = {each.parent for each in folder.rglob("rank-0.out")}
+    ranks = [(logs / f"rank-{rank}.out").read_text().split() for rank in range(4)]
+    return [" ".join(each) for each in zip(*ranks, strict=True)]
+
+
+def levels(stage: int) -> dict[str, Figure]:
+    """EasyScale's figure 9: four ranks in 4 processes, in 2, and in 1 + 1 + 2 on two types of CPU,
+    for `stage` steps each. The first step, from 0, at which a loss differs from that of stock
+    processes on one type; the number of steps if none does. A loss is computed before the sum of
+    its step, so another order of the sum shows one step later."""
+    steps = 3 * stage
+    mixed = "avx2,avx2,default"
+    found = {}
+    for level, expected in (("D0", stage + 1), ("D1", 2 * stage), ("D2", steps)):
+        both = []
+        for mine in (False, True):
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                script = [HERE / "elastic_job.py", folder, "losses", steps]
+                command = [STOCK, 4, folder, *script]
+                kind = {"ATEN_CPU_CAPABILITY": "avx2"}
+                if level == "D2":
+                    kind = CODE_PATH
+                if mine:
+                    command = [HERE / "elastic_types.py", mixed, "run", "--world", 4]
+                    command += ["--determinism", level, "--schedule"]
+                    command += [f"0:4,{stage}:2,{2 * stage}:3", "--state", folder / "state"]
+                    command += script
+                both.append(losses(command, folder, **({} if mine else kind)))
+        assert len(both[0]) == len(both[1]) == steps
+        first = next(
+            (n for n, pair in enumerate(zip(*both, strict=True)) if len({*pair}) > 1), steps
+        )
+        how = (
+            f"first of {steps} steps whose losses differ from stock processes'; expected {expected}"
+        )
+        better: Literal["lower", "higher"] = "higher" if level == "D2" else "lower"
+        found[f"figure_9_{level}"] = Figure(first, "step", expected, better, how)
+    return found
+
+
 def ask(folder: Path, request: str, **fields: int) -> Any:
     """Sends a request to a run, once it listens."""
     while not requests.runs(folder):
@@ -202,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how = f"8 tensors of 25 MB in a process, CPU time, least of {4 * rounds}"
     note(local_sum_over_plain=Figure(value, "x", 1.3, "lower", how))
     note(resize_p95_s=resizes(changes))
+    note(**levels(8 if options.quick else 48))
     note(one_over_ddp=alone(steps, rounds))
     note(**folded("mlp", steps, rounds))
     note(memory_8_over_1=memory(8))

@@ -21,7 +21,7 @@ import rankfold.elastic as elastic
 torch.set_num_threads(1)
 out, model_name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 SKIPPED = 3  # steps before PyTorch has arranged its buckets
-EXAMPLES = {"mlp": 32, "conv": 16, "small": 8, "large": 2, "state": 1}
+EXAMPLES = {"mlp": 32, "conv": 16, "small": 8, "large": 2, "state": 1, "losses": 16}
 
 
 def made():
@@ -29,6 +29,9 @@ def made():
         layers = [nn.Unflatten(1, (3, 16, 16)), nn.Conv2d(3, 24, 3, padding=1), nn.BatchNorm2d(24)]
         layers += [nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(), nn.Flatten()]
         return nn.Sequential(*layers, nn.Linear(24 * 256, 10))
+    if model_name == "losses":  # whose sums depend on the instruction set
+        layers = [nn.Linear(768, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 128)]
+        return nn.Sequential(*layers, nn.LayerNorm(128), nn.Linear(128, 10))
     width = {"mlp": 512, "small": 64, "large": 2048, "state": 1680}[model_name]
     return nn.Sequential(
         nn.Linear(768, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
@@ -39,8 +42,9 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(1)
 model = DDP(made())
-opt = torch.optim.Adam(model.parameters(), lr=1e-4)
+opt = torch.optim.Adam(model.parameters(), lr=1e-2 if model_name == "losses" else 1e-4)
 model, opt, _ = elastic.wrap(model, opt)
+torch.manual_seed(2 + rank)  # data of its own: sums of equal values would hide their order
 batch = EXAMPLES[model_name]
 rows = 8 * batch
 data = TensorDataset(torch.randn(rows, 768), torch.randint(10, (rows,)))
@@ -54,11 +58,15 @@ for _ in elastic.epochs(-(-steps // 8)):
             dist.barrier()
             kept.cpu = time.process_time()
         opt.zero_grad()
-        loss_of(model(x), y).backward()
+        found = model(x)
+        loss = loss_of(found.double() if model_name == "losses" else found, y)
+        loss.backward()
         opt.step()
         kept.times.append((began, time.time()))
         if model_name == "state":
             print(*kept.times[-1], flush=True)
+        if model_name == "losses":
+            print(loss.item().hex())
 dist.barrier()
 found = {
     "cpu": time.process_time() - kept.cpu,
