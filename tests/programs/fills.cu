@@ -56,8 +56,22 @@ static void of_the_runtime(Fills &f, int value)
     f.check("refused fills and fills of nothing");
 }
 
+static void of_a_word(Fills &f, unsigned value)
+{
+    DRIVER_CHECK(cuStreamWriteValue32(f.stream, f.at(4096), value * 0x01020304u, 0));
+    f.rows(4096, BYTES, value * 0x01020304u, 4, 1, 1);
+    DRIVER_CHECK(cuStreamWriteValue32(f.stream, f.at(BYTES - 4), value,
+                                      CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    f.rows(BYTES - 4, BYTES, value, 4, 1, 1);
+    f.check("words");
+    DRIVER_FAILS(cuStreamWriteValue32(f.stream, f.at(4098), 1, 0), CUDA_ERROR_INVALID_VALUE);
+    DRIVER_FAILS(cuStreamWriteValue32(f.stream, f.at(4096), 1, 8), CUDA_ERROR_INVALID_VALUE);
+    f.check("refused words");
+}
+
 static void of_the_driver(Fills &f, unsigned value)
 {
+    of_a_word(f, value);
     DRIVER_CHECK(cuMemsetD8(f.at(1), value, 999));
     f.rows(1, BYTES, value, 1, 999, 1);
     DRIVER_CHECK(cuMemsetD16(f.at(2002), value, 501));
