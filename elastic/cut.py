@@ -1,5 +1,5 @@
 """Pages that the parent and the processes of a stage share: at which step they save and exit, and
-which workers wait for others.
+which workers wait for others, and which one of each process runs.
 
 The parent cannot know which step the processes begin while it decides. So each worker that begins a
 step notes it here, under a lock, and the parent chooses the step after the last that anyone has
@@ -20,6 +20,7 @@ NEVER = -1
 BEGUN, END, SAVE, MOVED = range(4)  # places on the first page
 RANKS = MOVED + 1  # from here on two places per rank:
 CALLS, WAITS = range(2)
+# and one per process, with the rank that runs, or has run last.
 
 
 class Marks(NamedTuple):
@@ -33,7 +34,7 @@ class Cut:
     def __init__(self, end: int | None, world: int) -> None:
         self._file = os.memfd_create("cut")
         self._world = world
-        pages = -(-8 * (RANKS + 2 * world) // mmap.PAGESIZE) * mmap.PAGESIZE
+        pages = -(-8 * (RANKS + 3 * world) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.ftruncate(self._file, pages)
         self._page = mmap.mmap(self._file, pages)
         self._steps = memoryview(self._page).cast("q")
@@ -41,6 +42,8 @@ class Cut:
         self._steps[BEGUN] = NEVER
         self._steps[END] = NEVER if end is None else end
         self._steps[SAVE] = NEVER
+        for process in range(world):
+            self._steps[RANKS + 2 * world + process] = NEVER
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -99,6 +102,15 @@ class Cut:
         """Whether the worker waits for others from now on."""
         self._steps[RANKS + 2 * rank + WAITS] = waits
         self._steps[MOVED] = time.monotonic_ns()
+
+    def runs(self, process: int, rank: int) -> None:
+        """The worker has the turn of its process from now on."""
+        self._steps[RANKS + 2 * self._world + process] = rank
+
+    def running(self, process: int) -> int | None:
+        """The rank that runs, or has run last. None: the process has begun none yet."""
+        rank = self._steps[RANKS + 2 * self._world + process]
+        return None if rank == NEVER else rank
 
     def quiet_s(self) -> float:
         """Seconds since a worker last called a collective, or began or ceased to wait."""

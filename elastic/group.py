@@ -122,6 +122,7 @@ class Group(dist.ProcessGroup):
         return self._worker.bring((name, self._calls), value, act)
 
     def _refuse(self, tensors: Tensors) -> None:
+        self._worker.host.check_process()
         for tensor in tensors:
             if tensor.layout != torch.strided:
                 raise NotSupported("sparse tensors (nn.Embedding with sparse=True, for example)")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from . import context
+from .errors import NotSupported
 from .order import ring_sum
 from .stage import Stage
 from .turns import Meetings, Turns
@@ -52,6 +53,7 @@ class Host:
         self.blocks = blocks(stage.world, stage.processes)
         self.ranks = self.blocks[index]
         self.index = index
+        self._pid = os.getpid()
         self.turns = Turns(self.ranks)
         self.meetings = Meetings(self.ranks, self._wait, self.turns)
         several = stage.processes > 1
@@ -65,6 +67,19 @@ class Host:
         """Whether each worker has its own process: gloo itself is then their process group."""
         return self.gloo is not None and self.stage.processes == self.world
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process that the script has forked: it has no other worker's thread."""
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """Raises NotSupported in a forked process, which would wait forever, save state, and take
+        batches of the process that it was forked from."""
+        if self.forked:
+            raise NotSupported(
+                "training in a process that the script has forked: end it with os._exit"
+            )
+
     def saved(self) -> Path:
         """The folder with the state from which the scripts continue. Waits until it is there."""
         if self._saved is None:
@@ -76,6 +91,7 @@ class Host:
         saved = context.save()
         self.stage.cut.waits(rank, True)
         self.turns.wait(rank, subject)
+        self.stage.cut.runs(self.index, rank)
         self.stage.cut.waits(rank, False)
         context.load(saved)
 

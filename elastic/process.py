@@ -102,23 +102,31 @@ class _Threads:
         turns = self._host.turns
         try:
             turns.enter(rank)
+            self._host.stage.cut.runs(self._host.index, rank)
             self._begin(worker)
-            self.statuses[rank] = self._run(worker)
+            self.statuses[rank], reason = self._run(worker)
         except Stopped as stopped:
             worker.quiet = False
-            print(f"rank {rank} was stopped: {stopped}", file=sys.stderr)
+            reason = f"was stopped: {stopped}"
+            print(f"rank {rank} {reason}", file=sys.stderr)
             self.statuses[rank] = 1
         except NotSupported as refused:
             worker.quiet = False
             traceback.print_exc()
-            print(f"rank {rank} uses what the elastic runtime refuses: {refused}", file=sys.stderr)
+            reason = f"uses what the elastic runtime refuses: {refused}"
+            print(f"rank {rank} {reason}", file=sys.stderr)
             self.statuses[rank] = 1
-        except BaseException:  # noqa: BLE001  (the script's own; it is reported, and ends the run)
+        except BaseException as error:  # noqa: BLE001  (the script's own; it ends the run)
             worker.quiet = False
+            reason = f"raised {traceback.format_exception_only(error)[-1].strip()}"
             traceback.print_exc()
             self.statuses[rank] = 1
+        if self._host.forked:  # its end is no worker's
+            self._streams.flush()
+            os._exit(self.statuses[rank])
         if self.statuses[rank] != 0:
-            turns.stop(f"rank {rank} failed")
+            turns.stop(f"rank {rank} {reason}")
+            self._host.stage.send_failed(self._host.index, f"rank {rank} {reason}")
         turns.leave(rank)
 
     def _write_to(self, worker: Worker) -> None:
@@ -134,8 +142,8 @@ class _Threads:
         # The end of a backward pass then waits in this thread and stops no other worker's.
         torch.autograd.set_multithreading_enabled(False)
 
-    def _run(self, worker: Worker) -> int:
-        """Runs the script. Returns its exit status."""
+    def _run(self, worker: Worker) -> tuple[int, str]:
+        """Runs the script. Returns its exit status, also in words."""
         main = ModuleType("__main__")
         main.__file__ = str(self._script.path)
         sys.modules["__main__"] = main
@@ -143,12 +151,13 @@ class _Threads:
             exec(self._script.code, main.__dict__)
         except SystemExit as ended:
             worker.quiet = False
-            if isinstance(ended.code, str):
-                print(ended.code, file=sys.stderr)
-            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            if ended.code is None or isinstance(ended.code, int):
+                return ended.code or 0, f"exited with {ended.code or 0}"
+            print(ended.code, file=sys.stderr)
+            return 1, f"exited with 1 ({ended.code})"
         if worker.quiet:
             raise NotSupported("the script ended before the step at which its state was saved")
-        return 0
+        return 0, "ended"
 
 
 def _share_memory(workers: int) -> None:

@@ -122,6 +122,7 @@ class Running:
         self.waiting = 0  # processes that wait for the saved state
         self.saved: dict[int, list[str]] = {}  # by step: of each process, why it has not saved it
         self.ended: set[int] = set()  # processes that have reported the end of their scripts
+        self.failures: dict[int, str] = {}  # by process, in order: which rank failed, and why
         self.early: set[int] = set()  # those that have exited without that report
         self.living: dict[int, int] = {}  # by pidfd, the index
         self._pids: dict[int, int] = {}
@@ -176,7 +177,36 @@ class Running:
     def read(self) -> list[str]:
         """Complete reports of its processes."""
         *lines, self.text = (self.text + os.read(self.reports, 4096)).split(b"\n")
+        for line in lines:
+            if line.startswith(b"failed "):
+                _, index, reason = line.decode().split(" ", 2)
+                self.failures.setdefault(int(index), reason)
         return [line.decode() for line in lines]
+
+    def reason(self, index: int, status: int) -> str:
+        """Why process `index` has failed with this exit status (see `exited`), and which rank."""
+        rank = self.cut.running(index)
+        ran = "" if rank is None else f" while rank {rank} ran"
+        if status < 0:
+            return f"was killed by signal {-status}{ran}"
+        if index in self.early:
+            return f"exited with 0 (os._exit?) before all its ranks had ended{ran}"
+        if index not in self.failures:
+            return f"exited with {status}{ran and f' (os._exit?){ran}'}"
+        first = next(iter(self.failures.values()))  # others lose their connections
+        return f"exited with {status}: {first}"
+
+    def first(self, failed: list[tuple[int, int]]) -> tuple[int, int]:
+        """Statuses and indices of processes that have ended: returns the pair that counts. It is of
+        a process that was killed, of one that has reported nothing, or of the first that has."""
+        reported = list(self.failures)
+
+        def order(each: tuple[int, int]) -> tuple[bool, int, int]:
+            status, index = each
+            place = reported.index(index) if index in reported else -1
+            return status >= 0, place, index
+
+        return min(failed, key=order)
 
     def exited(self, descriptor: int) -> int:
         """The exit status of the process that has ended; negative: the signal that killed it.
@@ -362,8 +392,8 @@ class Parent:
             for descriptor in ready & current.living.keys():
                 index = current.living[descriptor]
                 failed += [(status, index)] if (status := current.exited(descriptor)) else []
-            if failed:  # of a killed process and those that lost it, the killed one counts
-                status, index = min(failed)
+            if failed:
+                status, index = current.first(failed)
                 self._failed(current, index, status)
                 current.kill()
                 return status
@@ -397,10 +427,7 @@ class Parent:
 
     def _failed(self, stage: Running, index: int, status: int) -> None:
         ranks = ", ".join(map(str, blocks(self._plan.world, stage.count)[index]))
-        reason = f"exited with {status}" if status >= 0 else f"was killed by signal {-status}"
-        if index in stage.early:
-            reason = "exited with 0 (os._exit?) before all its ranks had ended"
-        logs = self._plan.script.logs
+        reason, logs = stage.reason(index, status), self._plan.script.logs
         print(f"process {index} (ranks {ranks}) {reason}; see {logs}", file=sys.stderr)
 
     def _reported(self, current: Running, line: str) -> None:

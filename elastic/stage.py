@@ -53,6 +53,11 @@ class Stage(NamedTuple):
     def send(self, message: str) -> None:
         os.write(self.report, f"{message}\n".encode())  # short: processes' lines do not mix
 
+    def send_failed(self, index: int, reason: str) -> None:
+        """Reports why the script of a worker of process `index` has failed."""
+        line = next(iter(reason.splitlines()), "")[:LONGEST_REASON]
+        self.send(f"failed {index} {line}".encode(errors="replace").decode())
+
     def send_saved(self, step: int, failures: str) -> None:
         """Reports that the process has saved its state before a step; or why it has not: a line per
         worker."""

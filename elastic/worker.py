@@ -161,6 +161,7 @@ class Worker:
     def bring(
         self, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
     ) -> Callable[[], Any]:
+        self.host.check_process()
         return self.host.meetings.bring(self.rank, key, value, act)
 
     def bring_next(
@@ -248,6 +249,7 @@ class Worker:
 
     def between_steps(self, reader: Reader) -> None:
         """Called before each batch."""
+        self.host.check_process()
         stage, step = self.host.stage, self.progress.steps_made
         marks = stage.cut.begin(step)
         if step == self._since:

@@ -22,6 +22,8 @@ REFUSALS = "tests/elastic/test_refusals.py::test_a_script_is_refused_with_rank_a
 ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
+ENDS = "tests/elastic/test_ends.py"
+FAILS = f"{ENDS}::test_a_run_that_fails_names_the_worker_and_the_reason"
 ELIGIBLE = "tests/elastic/test_eligible.py"
 WRITTEN = f"{FEATURES}::test_output_of_libraries_and_programs_is_in_the_log_of_its_worker"
 EDITED_MODULE = f"{FEATURES}::test_a_run_keeps_the_modules_of_its_script"
@@ -34,6 +36,15 @@ TABLE: Table = {
         },
         f"{FEATURES}::test_a_worker_alone_in_its_process_keeps_memory_for_its_next_step": {
             "freed-memory-is-returned": ("if workers == 1:", "if False:"),
+        },
+        f"{ENDS}::test_a_forked_process_is_no_worker": {
+            "forked-process-ends-as-a-worker": ("if self._host.forked:", "if False:"),
+        },
+        FAILS: {
+            "failure-not-reported": (
+                'send_failed(self._host.index, f"rank {rank} {reason}")',
+                'send_failed(self._host.index, "failed")',
+            ),
         },
         EDITED: {
             "script-read-again": (
@@ -93,6 +104,20 @@ TABLE: Table = {
         f"{ELIGIBLE}::test_operators_that_no_comparison_covers_keep_a_job_to_one_type": {
             "the-model-itself-runs": ("    model = copy.deepcopy(model)\n", ""),
             "generators-go-on": ("        context.load_generators(generators)", "        pass"),
+        },
+    },
+    "elastic/host.py": {
+        f"{ENDS}::test_a_forked_process_that_trains_is_refused": {
+            "forked-process-trains": ("        if self.forked:", "        if False:"),
+        },
+        FAILS: {
+            "rank-that-runs-unnoticed": (
+                "        self.stage.cut.runs(self.index, rank)\n",
+                "",
+            ),
+        },
+        f"{ENDS}::test_new_seeds_and_printed_bytes_are_those_of_stock_processes": {
+            "seeds-of-another-worker": ("        context.load(saved)\n", ""),
         },
     },
     "elastic/order.py": {
