@@ -148,16 +148,20 @@ test-slow: native cuda criu ## run the slow tests
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
-# restarted on one device, some operators, and the elastic runtime without the longest tests.
+# restarted on one device, some operators, and for two minutes tests of the elastic runtime, others
+# for each commit.
 test-torch: TORCH_TESTS = $(if $(T),$(or $(wildcard $(foreach room,pytorch elastic,tests/$(room)/$(T:.py=).py)),$(error no tests/pytorch/$(T).py)),tests/pytorch tests/elastic)
-test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing or elastic and not 362 and not 100 and not generated_models and not types_of_cpu and not policy_suspends
+test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing
+test-torch: ELASTIC_IN_CI = not 362 and not 100 and not generated_models and not types_of_cpu and not policy_suspends
+test-torch: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
 	@$(MAKE) --no-print-directory torch-cpu || echo "test-torch: no CPU build of PyTorch" >&2
 ifeq ($(T),ops)
 	$(PYTHON) tests/pytorch/operators.py $(OPS)
 else
-	$(PYTHON) -m pytest -m torch $(if $(CI),-k "$(TORCH_IN_CI)") $(TORCH_TESTS)
+	$(PYTHON) -m pytest -m torch $(if $(CI),-k "$(TORCH_IN_CI)") $(if $(CI),tests/pytorch,$(TORCH_TESTS))
+	$(if $(CI),$(PYTHON) -m pytest -m torch -k "$(ELASTIC_IN_CI)" --slice "$(WORD)" --slice-seconds 120 tests/elastic)
 endif
 
 # WORD, by default the commit, selects slow tests that take two minutes, or one on two cores. So each
