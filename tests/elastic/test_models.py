@@ -3,9 +3,11 @@ stock DistributedDataParallel in any number of processes, and when the number ch
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from guests import installed
 
 from elastic.conftest import Python
 from elastic.test_features import HERE, RUN, WORLD, output
@@ -13,6 +15,7 @@ from elastic.test_features import HERE, RUN, WORLD, output
 pytestmark = pytest.mark.torch
 SCRIPT = HERE / "models.py"
 STEPS = 2 * 3  # of each model
+PYTHON = "3.11"  # of transformers.txt
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +44,29 @@ def test_models_have_the_bits_of_stock_processes(
     found = output(tmp_path)
     for name, text in stock.items():
         assert found[name].splitlines() == text.splitlines(), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="transformers.txt has wheels for Python 3.11"
+)
+def test_models_of_transformers_have_the_bits_of_stock_processes(
+    python: Python, tmp_path: Path
+) -> None:
+    """BERT, Electra, Swin with random depth, and ResNet."""
+    folder = installed.packages(HERE / "transformers.txt", PYTHON)
+    (tmp_path / "stock").mkdir()
+    script = (SCRIPT, folder)
+    done = python(HERE / "stock.py", WORLD, tmp_path / "stock", *script, HF_HUB_OFFLINE="1")
+    expected = output(tmp_path / "stock")
+    assert (done.returncode, done.stderr) == (0, ""), expected
+    assert all(text.count("\n") == 4 * STEPS for name, text in expected.items() if "out" in name)
+    changes = CHANGES[: CHANGES.index(",25:")]
+    for processes in ("--processes=1", "--processes=2", changes):
+        state = tmp_path / processes.strip("-")[:11]
+        done = python(*RUN, processes, "--state", state, *script, HF_HUB_OFFLINE="1")
+        assert (done.returncode, done.stderr) == (0, ""), output(state)
+        found = output(state)
+        for name, text in expected.items():
+            assert found[name].splitlines() == text.splitlines(), (processes, name)
