@@ -26,7 +26,7 @@ from .host import blocks
 from .imports import FOLDER
 from .process import Script, work
 from .requests import Refused, Request, Requests
-from .sealing import check, seal
+from .sealing import Damaged, check, seal
 from .stage import STAY, THREADS, Stage
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -68,6 +68,14 @@ def newest(folder: Path) -> tuple[int, Path] | None:
         if (name := SAVED.fullmatch(path.name))
     ]
     return max(states, default=None)
+
+
+def _threads(folder: Path) -> int:
+    """With how many threads operators began in the run that has saved its state there."""
+    try:
+        return int((folder / THREADS).read_text())
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{folder / THREADS} is missing or damaged: {error}") from None
 
 
 def _name(ranks: list[int]) -> str:
@@ -314,7 +322,7 @@ class Parent:
         saved = newest(self._plan.folder)
         if saved:
             check(saved[1])
-            self._plan = self._plan._replace(threads=int((saved[1] / THREADS).read_text()))
+            self._plan = self._plan._replace(threads=_threads(saved[1]))
         step = saved[0] if saved else 0
         if self._plan.suspended:
             self._rest()

@@ -37,7 +37,12 @@ def seal(folder: Path) -> None:
 
 def check(folder: Path) -> None:
     """Raises Damaged if a file of a sealed folder is missing or has changed."""
-    digests = json.loads((folder / DIGESTS).read_text()) if (folder / DIGESTS).exists() else {}
+    digests = {}
+    if (folder / DIGESTS).exists():
+        try:
+            digests = json.loads((folder / DIGESTS).read_text())
+        except ValueError:
+            raise Damaged(f"{folder / DIGESTS} is missing or damaged: it is no JSON") from None
     for name, digest in digests.items():
         path = folder / name
         if not path.exists() or _digest(path) != digest:

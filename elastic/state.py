@@ -18,6 +18,7 @@ import torch
 
 from . import context, determinism, private
 from .errors import NotSupported
+from .sealing import Damaged
 from .stage import THREADS
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _own(wrapped: Wrapped, gradients: list[torch.Tensor | None]) -> dict[str, An
         "buffers": {name: each.detach() for name, each in wrapped.module.named_buffers()},
         "attributes": {name: _attributes(each) for name, each in wrapped.module.named_modules()},
         "scheduler": None if scheduler is None else scheduler.state_dict(),
+        "scheduler_type": type(scheduler).__name__,
         "gradients": gradients,
         # False after a pass in no_sync: the next one then takes no buffers from rank 0.
         "takes_buffers": wrapped.model.require_forward_param_sync,
@@ -121,6 +123,7 @@ def save_shared(worker: Worker, folder: Path) -> None:
             {
                 "parameters": {n: p.detach() for n, p in wrapped.module.named_parameters()},
                 "optimizer": {places[p]: state for p, state in optimizer.state.items()},
+                "optimizer_type": type(optimizer).__name__,
                 "settings": wrapped.settings(),
                 "buckets": wrapped.buckets if worker.host.stage.keeps_bits else None,
             }
@@ -143,7 +146,10 @@ def _write(state: Any, path: Path) -> None:
 
 def _file(path: Path) -> Any:
     """The content of a file. Tensors are mapped: a page is read, or copied, when it is used."""
-    return torch.load(path, weights_only=False, mmap=True)
+    try:
+        return torch.load(path, weights_only=False, mmap=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise Damaged(f"{path} is missing or damaged: {error}") from error
 
 
 def _same_names(what: str, saved: dict[str, Any], mine: dict[str, Any]) -> None:
@@ -158,6 +164,14 @@ def _same_names(what: str, saved: dict[str, Any], mine: dict[str, Any]) -> None:
             )
 
 
+def _same_type(what: str, saved: dict[str, Any], mine: Any) -> None:
+    its, here = saved.get(f"{what}_type"), type(mine).__name__
+    if its not in (None, here):
+        raise NotSupported(
+            f"the saved state is of another script: its {what} is {its} there, {here} here"
+        )
+
+
 def _load_shared(saved: dict[str, Any], all_wrapped: list[Wrapped]) -> None:
     """Into the first logical worker of a process. The others have the same tensors."""
     first = all_wrapped[0]
@@ -167,6 +181,13 @@ def _load_shared(saved: dict[str, Any], all_wrapped: list[Wrapped]) -> None:
         for name, value in saved["parameters"].items():
             parameters[name].copy_(value)
     for wrapped in all_wrapped:
+        _same_type("optimizer", saved, wrapped.optimizer)
+        its, here = len(saved["settings"]), len(wrapped.settings())
+        if its != here:
+            raise NotSupported(
+                "the saved state is of another script: its optimizer has "
+                f"{its} groups of parameters there, {here} here"
+            )
         wrapped.load_optimizer(saved["optimizer"], saved["settings"])
         wrapped.use_buckets(saved["buckets"])
 
@@ -201,6 +222,7 @@ def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
         for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):
             parameter.grad = gradient
         wrapped.model.require_forward_param_sync = saved["takes_buffers"]
+        _same_type("scheduler", saved, wrapped.scheduler)
         if wrapped.scheduler is not None:
             wrapped.scheduler.load_state_dict(saved["scheduler"])
     for each, saved in zip(worker.locals, state["locals"], strict=False):
