@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,39 @@ def cpu(function):
 pairs = [(cpu(lambda: ring_sum(parts, [list(range(8))])), cpu(plain)) for _ in range(ROUNDS)]
 print(min(a for a, _ in pairs) / min(b for _, b in pairs))
 """
+# Ranks take turns, but a switch saves and restores the process group only.
+UNSWITCHED = """
+import sys
+from rankfold.elastic import __main__, private
+from rankfold.elastic.host import Host
+def wait(host, rank, subject):
+    world = private.world()
+    host.stage.cut.waits(rank, True)
+    host.turns.wait(rank, subject)
+    host.stage.cut.waits(rank, False)
+    private.set_world(world)
+Host._wait = wait
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+# A process with eight stock loaders, each with data workers of its own.
+UNSHARED = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+model = nn.Sequential(
+    nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+)
+opt = torch.optim.Adam(model.parameters())
+data = TensorDataset(torch.randn(64, 768), torch.randint(10, (64,)))
+loaders = [DataLoader(data, batch_size=8, num_workers=4) for _ in range(8)]
+begun = time.time()
+for each in [iter(loader) for loader in loaders]:
+    x, y = next(each)
+    nn.functional.cross_entropy(model(x), y).backward()
+opt.step()
+print(time.time() - begun, flush=True)
+"""
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -76,16 +110,18 @@ def run(arguments: Sequence[object], folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def job(model: str, steps: int, world: int, *options: str, stock: bool = False) -> list[Any]:
+def job(
+    model: str, steps: int, world: int, *options: str, stock: bool = False, **variables: str
+) -> list[Any]:
     """The results of all ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = [HERE / "elastic_job.py", folder, model, steps]
         if stock:
-            run([STOCK, world, folder, *script], folder)
+            run([STOCK, world, folder, *script], folder, **variables)
         else:
             command = ["-m", "rankfold.elastic", "run", "--world", world, *options]
-            run([*command, "--state", folder / "state", *script], folder)
+            run([*command, "--state", folder / "state", *script], folder, **variables)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 
@@ -129,6 +165,117 @@ def alone(steps: int, rounds: int) -> Figure:
     return Figure(mine / stock, "x", 1.02, "lower", f"{how}; least of {rounds}")
 
 
+def switching(steps: int, rounds: int) -> dict[str, Figure]:
+    """EasyScale's figure 11: ranks in turns, with and without what a switch saves and restores,
+    and over one rank that makes the passes of all four."""
+    found = {}
+
+    def unswitched(model: str) -> float:
+        with tempfile.TemporaryDirectory() as name:
+            command = ["-c", UNSWITCHED, "run", "--world", 4, "--state", Path(name) / "state"]
+            run([*command, HERE / "elastic_job.py", name, model, steps], Path(name))
+            return cpu([json.loads((Path(name) / f"{rank}.json").read_text()) for rank in range(4)])
+
+    for model in ("mlp", "conv"):
+        without, passes, mine = least(
+            rounds,
+            lambda m=model: unswitched(m),  # type: ignore[misc]
+            lambda m=model: cpu(job(m, steps, 1, PASSES="4")),  # type: ignore[misc]
+            lambda m=model: cpu(job(m, steps, 4)),  # type: ignore[misc]
+        )
+        how = f"4 ranks {1e3 * mine:.1f} ms of CPU per step"
+        usual = f"{how}, without saving and restoring {1e3 * without:.1f}; least of {rounds}"
+        found[f"figure_11_{model}"] = Figure(mine / without, "x", 1.02, "lower", usual)
+        single = f"{how}, 4 passes of one rank {1e3 * passes:.1f}; least of {rounds}"
+        found[f"over_passes_{model}"] = Figure(mine / passes, "x", None, "lower", single)
+    return found
+
+
+def local_steps(steps: int, rounds: int) -> dict[str, Figure]:
+    """EasyScale's figure 13: CPU time of the threads of the first three ranks, and of the last,
+    over those of stock processes. The threads in which gloo adds are not counted."""
+    count = 4
+    stock: list[float] = []
+    mine: list[list[float]] = []
+    for _ in range(rounds):
+        stock.append(sum(each["own"] for each in job("mlp", steps, count, stock=True)) / count)
+        mine.append([each["own"] for each in job("mlp", steps, count)])
+    first = min(sum(each[:-1]) / (count - 1) for each in mine) / min(stock)
+    last = min(each[-1] for each in mine) / min(stock)
+    how = f"CPU time of a rank's thread, 4 ranks in a process over stock; least of {rounds}"
+    return {
+        "figure_13_first": Figure(first, "x", None, "lower", how),
+        "figure_13_last": Figure(last, "x", None, "lower", how),
+    }
+
+
+def children(call: Any) -> float:
+    """CPU seconds of all processes that the call starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    call()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def checkpoints(rounds: int) -> Figure:
+    """A checkpoint, which is what runs with and without them differ by, and torch.save of
+    parameters and the optimizer's state in stock processes."""
+    count = 16
+    save, mine, checked = least(
+        rounds,
+        lambda: job("state", count, 2, stock=True, SAVE="1")[0]["save"] / count,
+        lambda: children(lambda: job("state", count, 2)),
+        lambda: children(lambda: job("state", count, 2, "--checkpoint-every=1")),
+    )
+    value = (checked - mine) / (count - 1)
+    how = f"{value:.3f} s of CPU for 83 MB, torch.save {save:.3f} for 50; least of {rounds}"
+    return Figure(value / save, "x", 1.02, "lower", how)
+
+
+def first_step(rounds: int) -> Figure:
+    """Eight ranks in a process share four data workers, and a process with four for each of them:
+    from the loops' begin to the end of the first step."""
+
+    def shared() -> float:
+        ranks = job("small", 1, 8, WORKERS="4")
+        return max(each["times"][0][1] for each in ranks) - min(each["begun"] for each in ranks)
+
+    def own() -> float:
+        with tempfile.TemporaryDirectory() as name:
+            return float(run(["-c", UNSHARED], Path(name)))
+
+    own_s, shared_s = least(rounds, own, shared)
+    how = f"first step {shared_s:.2f} s, with 32 data workers {own_s:.2f} s; least of {rounds}"
+    return Figure(100 * (shared_s / own_s - 1), "%", -60, "lower", how)
+
+
+def packing(steps: int) -> dict[str, Figure]:
+    """EasyScale's figure 10: stock processes on one core, and as many ranks in a process there."""
+    found = {}
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        for count in (1, 2, 4, 8):
+            stock = job("mlp", steps, count, stock=True)
+            mine = job("mlp", steps, count)
+            sizes = [
+                (ranks[0]["pss"][1] + sum({each["pid"]: each["pss"][0] for each in ranks}.values()))
+                / 1e6
+                for ranks in (mine, stock)
+            ]
+            how = f"{count} ranks {sizes[0]:.0f} MB, as many stock processes {sizes[1]:.0f} MB"
+            found[f"figure_10_memory_{count}"] = Figure(
+                sizes[0] / sizes[1], "x", None, "lower", how
+            )
+            how = f"steps per CPU second of {count} ranks over that of stock processes"
+            found[f"figure_10_speed_{count}"] = Figure(
+                cpu(stock) / cpu(mine), "x", None, "higher", how
+            )
+    finally:
+        os.sched_setaffinity(0, cores)
+    return found
+
+
 def memory(steps: int) -> Figure:
     (one,) = job("large", steps, 1)
     eight = job("large", steps, 8)[0]
@@ -142,7 +289,8 @@ def memory(steps: int) -> Figure:
 
 
 def resizes(changes: int) -> Figure:
-    """State of 100 MB: 33 MB of parameters with Adam's two averages. The run is asked for each
+    """Saved state of 83 MB: 17 MB of parameters with Adam's two averages, and each rank's
+    gradients. The run is asked for each
     change, as soon as the one before is done."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -174,7 +322,7 @@ def resizes(changes: int) -> Figure:
     )
     value = pauses[min(len(pauses) - 1, int(0.95 * len(pauses)))]
     median = pauses[len(pauses) // 2]
-    how = f"{len(pauses)} changes, 1 and 2 processes, 101 MB of state: median {median:.2f} s"
+    how = f"{len(pauses)} changes, 1 and 2 processes, 83 MB of state: median {median:.2f} s"
     return Figure(value, "s", 0.5, "lower", how)
 
 
@@ -252,6 +400,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     note(one_over_ddp=alone(steps, rounds))
     note(**folded("mlp", steps, rounds))
     note(memory_8_over_1=memory(8))
+    note(**switching(steps, rounds))
+    note(**local_steps(steps, rounds))
+    note(checkpoint_over_save=checkpoints(rounds))
+    note(first_step_shared=first_step(rounds))
+    note(**packing(steps))
     note(**folded("conv", steps, rounds))
     print()
     print(report.table(found), flush=True)

@@ -2,7 +2,8 @@
 seconds of its process for the steps, wall time at the beginning and end of each step, and the most
 memory that its process had.
 
-Usage: elastic_job.py OUT MODEL STEPS"""
+Usage: elastic_job.py OUT MODEL STEPS. PASSES: forward and backward passes per step. SAVE: rank 0
+saves parameters and the optimizer's state in each step. WORKERS: num_workers of the DataLoader."""
 
 import json
 import os
@@ -20,6 +21,7 @@ import rankfold.elastic as elastic
 
 torch.set_num_threads(1)
 out, model_name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+passes, saves, workers = (int(os.environ.get(name, 0)) for name in ("PASSES", "SAVE", "WORKERS"))
 SKIPPED = 3  # steps before PyTorch has arranged its buckets
 EXAMPLES = {"mlp": 32, "conv": 16, "small": 8, "large": 2, "state": 1, "losses": 16}
 
@@ -48,16 +50,19 @@ torch.manual_seed(2 + rank)  # data of its own: sums of equal values would hide 
 batch = EXAMPLES[model_name]
 rows = 8 * batch
 data = TensorDataset(torch.randn(rows, 768), torch.randint(10, (rows,)))
-loader = DataLoader(data, batch_size=batch)
-kept = elastic.local(times=[], cpu=0.0, begun=0)
+loader = DataLoader(data, batch_size=batch, num_workers=workers)
+kept = elastic.local(times=[], cpu=0.0, own=0.0, save=0.0, begun=time.time())
 loss_of = nn.CrossEntropyLoss()
 for _ in elastic.epochs(-(-steps // 8)):
     for x, y in elastic.steps(loader):
         began = time.time()
         if len(kept.times) == SKIPPED:
             dist.barrier()
-            kept.cpu = time.process_time()
+            kept.cpu, kept.own = time.process_time(), time.thread_time()
         opt.zero_grad()
+        for _ in range(passes - 1):
+            with model.no_sync():
+                loss_of(model(x), y).backward()
         found = model(x)
         loss = loss_of(found.double() if model_name == "losses" else found, y)
         loss.backward()
@@ -65,10 +70,23 @@ for _ in elastic.epochs(-(-steps // 8)):
         kept.times.append((began, time.time()))
         if model_name == "state":
             print(*kept.times[-1], flush=True)
+        if saves and rank == 0:
+            before = time.thread_time()
+            torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, f"{out}/saved")
+            kept.save += time.thread_time() - before
         if model_name == "losses":
             print(loss.item().hex())
+own = time.thread_time() - kept.own
 dist.barrier()
+pss = []
+for pid in (os.getpid(), os.getppid()):
+    with open(f"/proc/{pid}/smaps_rollup") as rollup:
+        pss += [int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:")]
 found = {
+    "own": own,  # CPU seconds of the rank's thread
+    "save": kept.save,  # CPU seconds
+    "pss": pss,  # bytes of its process and the parent; of a page that n share, the nth part
+    "begun": kept.begun,
     "cpu": time.process_time() - kept.cpu,
     "steps": len(kept.times) - SKIPPED,
     "times": kept.times,
