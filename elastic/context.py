@@ -71,6 +71,19 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def defaults() -> dict[str, Any]:
+    """PyTorch's settings that decide bits in all threads of a process: no worker has its own."""
+    return {
+        "torch.use_deterministic_algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        # Where a script has used newer settings, get_float32_matmul_precision raises an error.
+        "torch.set_float32_matmul_precision": torch.backends.mkldnn.matmul.fp32_precision,
+        "torch.backends.mkldnn": torch.backends.mkldnn.enabled,
+    }
+
+
 def _folder() -> str | None:
     """The current one; None: it has been removed."""
     try:

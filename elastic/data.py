@@ -147,7 +147,7 @@ class Reader:
         self.position += 1
         if isinstance(data, private.ExceptionWrapper):
             data.reraise()
-        return data
+        return private.pinned(self._base, data)
 
     def saved(self) -> Saved:
         seed = private.seed(self._base)

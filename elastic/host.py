@@ -54,6 +54,7 @@ class Host:
         self.ranks = self.blocks[index]
         self.index = index
         self._pid = os.getpid()
+        self._defaults: dict[str, Any] | None = None  # when the first worker began its first step
         self.turns = Turns(self.ranks)
         self.meetings = Meetings(self.ranks, self._wait, self.turns)
         several = stage.processes > 1
@@ -78,6 +79,18 @@ class Host:
         if self.forked:
             raise NotSupported(
                 "training in a process that the script has forked: end it with os._exit"
+            )
+
+    def check_defaults(self) -> None:
+        """Raises NotSupported if a worker has changed a default of the process since the first step
+        of any: others would have it amid their steps."""
+        now = context.defaults()
+        if self._defaults is None:
+            self._defaults = now
+        if changed := [name for name in now if now[name] != self._defaults[name]]:
+            raise NotSupported(
+                f"{', '.join(changed)}: a default of the whole process that changes after the "
+                "first step. Set it before the loops, in all ranks"
             )
 
     def saved(self) -> Path:

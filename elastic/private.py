@@ -13,6 +13,7 @@ from torch._utils import ExceptionWrapper as ExceptionWrapper
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils.data import dataloader
+from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as data_worker
 
 TESTED = ("2.13",)  # major and minor version
@@ -189,6 +190,13 @@ def fetcher(iterator: Any) -> Any:
         iterator._collate_fn,
         iterator._drop_last,
     )
+
+
+def pinned(iterator: Any, data: Any) -> Any:
+    """The batch, in pinned memory if the loader has that and the machine an accelerator."""
+    if iterator._pin_memory:
+        return pin_memory.pin_memory(data, iterator._pin_memory_device)
+    return data
 
 
 def start_data_worker(iterator: Any, number: int) -> Any:

@@ -250,6 +250,7 @@ class Worker:
     def between_steps(self, reader: Reader) -> None:
         """Called before each batch."""
         self.host.check_process()
+        self.host.check_defaults()
         stage, step = self.host.stage, self.progress.steps_made
         marks = stage.cut.begin(step)
         if step == self._since:

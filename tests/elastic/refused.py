@@ -116,6 +116,23 @@ def data_set():
             each.data = each.data.clone()
 
 
+def trained(change):
+    model, opt, _ = elastic.wrap(*made())
+    for number, x in enumerate(elastic.steps(DataLoader([torch.ones(4)] * 4))):
+        model(x).sum().backward()
+        opt.step()
+        if number == dist.get_rank() == 1:
+            change()
+
+
+def deterministic():
+    trained(lambda: torch.use_deterministic_algorithms(True))
+
+
+def precision():
+    trained(lambda: torch.set_float32_matmul_precision("medium"))
+
+
 class Replacing(torch.optim.SGD):
     def step(self, closure=None):
         for each in self.param_groups[0]["params"]:

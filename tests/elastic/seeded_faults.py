@@ -22,6 +22,7 @@ REFUSALS = "tests/elastic/test_refusals.py::test_a_script_is_refused_with_rank_a
 ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
+DEFAULT = "torch.set_float32_matmul_precision: a default of the whole process"
 SAVED = "tests/elastic/test_saved.py::test_state_of_another_script_is_refused"
 TRUNCATED = "tests/elastic/test_saved.py::test_truncated_state_is_refused"
 ENDS = "tests/elastic/test_ends.py"
@@ -109,6 +110,9 @@ TABLE: Table = {
         },
     },
     "elastic/host.py": {
+        f"{REFUSALS}[precision-{DEFAULT}]": {
+            "changed-default-unnoticed": ("if now[name] != self._defaults[name]", "if False"),
+        },
         f"{ENDS}::test_a_forked_process_that_trains_is_refused": {
             "forked-process-trains": ("        if self.forked:", "        if False:"),
         },
@@ -199,6 +203,11 @@ TABLE: Table = {
                 'vars(each).update(saved["attributes"].get(name, {}))',
                 "pass",
             ),
+        },
+    },
+    "elastic/private.py": {
+        f"{FEATURES}::test_pinned_batches_are_those_of_stock_processes": {
+            "batches-not-pinned": ("    if iterator._pin_memory:", "    if False:"),
         },
     },
     "elastic/data.py": {

@@ -114,6 +114,17 @@ def test_a_worker_has_what_a_process_has_once(
     assert "step of 2 2" in expected["rank-2.out"] and "udcff" in expected["rank-2.err"]
 
 
+def test_pinned_batches_are_those_of_stock_processes(python: Python, tmp_path: Path) -> None:
+    (tmp_path / "stock").mkdir()
+    done = python(HERE / "stock.py", WORLD, tmp_path / "stock", HERE / "pinned.py")
+    expected = output(tmp_path / "stock")
+    assert (done.returncode, done.stderr) == (0, ""), expected
+    assert "1 [4, 5] False\n[0, 1] True\n" in expected["rank-2.out"]
+    done = python(*RUN, "--processes=2", "--state", tmp_path / "state", HERE / "pinned.py")
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    assert output(tmp_path / "state") == expected
+
+
 def test_workers_of_a_process_share_one_heap(python: Python, tmp_path: Path) -> None:
     """Memory that one has freed is used by the next. glibc lists its heaps as XML."""
     script = tmp_path / "heaps.py"

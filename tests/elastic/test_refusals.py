@@ -34,6 +34,8 @@ CHECKS = "worlds futures end_of_backward schedulers buckets compiled loaders exc
         ("wrapped_twice", "a second elastic.wrap of one optimizer"),
         ("data_set", "rank 0 has set p.data of a parameter since elastic.wrap"),
         ("optimizer_sets_data", "Replacing, which sets p.data of parameters"),
+        ("deterministic", "torch.use_deterministic_algorithms: a default of the whole process"),
+        ("precision", "torch.set_float32_matmul_precision: a default of the whole process"),
         ("unsaved", "elastic.local: file of type TextIOWrapper cannot be saved"),
     ],
 )
