@@ -13,7 +13,7 @@ Noise. CPU times vary by a few per cent with other load, which evicts caches. Pa
 the clock, so other load makes them longer.
 
 Estimate before measuring. A switch takes 0.1 ms of CPU, two per step and rank; a step of these
-models 5 to 20 ms. Saved state of 100 MB is written in 0.05 s and mapped.
+models 5 to 20 ms. Saved state of 83 MB is written in 0.05 s and mapped.
 """
 
 from __future__ import annotations
