@@ -50,6 +50,9 @@ def check(loader: Any) -> None:
         raise NotSupported(f"elastic.steps of a {type(loader).__name__}: pass a DataLoader")
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         raise NotSupported("an iterable dataset: its position cannot be restored")
+    if hasattr(loader, "load_state_dict"):
+        name = type(loader).__name__
+        raise NotSupported(f"a {name}: its state would not know the position; pass a DataLoader")
     method = loader.multiprocessing_context
     if method is not None and method.get_start_method() != "fork":
         raise NotSupported(f"data workers started with {method.get_start_method()}: use fork")

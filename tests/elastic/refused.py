@@ -79,6 +79,20 @@ def iterable():
         pass
 
 
+class Positioned(DataLoader):  # as torchdata's StatefulDataLoader
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def stateful():
+    elastic.wrap(*made())
+    for _ in elastic.steps(Positioned([torch.ones(4)] * 4)):
+        pass
+
+
 def spawn():
     elastic.wrap(*made())
     data = [torch.ones(4)] * 4

@@ -27,6 +27,7 @@ CHECKS = "worlds futures end_of_backward schedulers buckets compiled loaders exc
         ("compiled", "torch.compile"),
         ("compiled_model", "a model of type OptimizedModule"),
         ("iterable", "an iterable dataset"),
+        ("stateful", "a Positioned: its state would not know the position; pass a DataLoader"),
         ("spawn", "data workers started with spawn: use fork"),
         ("collective", "the collective reduce"),
         ("group", "dist.new_group"),
