@@ -38,6 +38,7 @@ _KPARAM = struct.Struct("<4xHHI")  # ordinal, offset, and a word with the size
 _KPARAM_SIZES = {0x17: (18, 0x3FFF), 0x45: (0, 0xFFFFFF)}
 _VARIABLES = (".nv.global", ".nv.global.init")
 _CONSTANTS = ".nv.constant3"
+_CODE = ".text."
 # Strings and __PRETTY_FUNCTION__, tables of mathematical functions, and those of cuRAND's
 # generators, which are __device__ variables of 200 KiB. Nothing writes to them.
 _READ_ONLY = ("$str", "__unnamed_", "__cudart_", "__cr_", "precalc_xorwow_", "mrg32k3aM")
@@ -210,17 +211,14 @@ class Cubin:
         if self._names >= len(raw):
             raise ModuleError(INVALID_IMAGE, "a cubin has no names of sections")
         names = self._bytes(*raw[self._names][4:6])
-        return [
-            _Section(
-                _text(names, fields[0]),
-                fields[1],
-                b"" if fields[1] == _NO_BITS else self._bytes(fields[4], fields[5]),
-                fields[5],
-                fields[6],
-                fields[7],
-            )
-            for fields in raw
-        ]
+        found = []
+        for fields in raw:
+            name = _text(names, fields[0])
+            content = self._bytes(fields[4], fields[5]) if fields[1] != _NO_BITS else b""
+            kept = b"" if name.startswith(_CODE) else content
+            found.append(_Section(name, fields[1], kept, fields[5], fields[6], fields[7]))
+        self._image = b""  # the driver has the code
+        return found
 
     @cached_property
     def _by_name(self) -> dict[str, _Section]:
