@@ -80,7 +80,7 @@ class Place:
 
     def remove(self, device: int) -> None:
         name = self.fleet.names[device]
-        self.fleet.ask(name, "shutdown")
+        self.fleet.request(name, "shutdown")
         self.fleet.processes[name].wait(10)
 
     def run(

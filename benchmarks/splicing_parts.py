@@ -289,7 +289,7 @@ class Resizes:
         at.append(time.perf_counter())
         job.place(placement)
         for there in job.devices:
-            job.ask(there, "wait", states=["running"], within_s=60.0, wait=65.0)
+            job.request(there, "wait", states=["running"], within_s=60.0, wait=65.0)
         at.append(time.perf_counter())
         self.seconds.append(at[-1] - at[0])
         for name, begun, over in zip(("stop", "save", "place"), at, at[1:], strict=False):
