@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import cuda
@@ -33,6 +34,16 @@ def start(
     return fleet.start(name, [str(cuda.build(program)), str(steps)], placement, memory=32 * MiB)
 
 
+def move_along(fleet: Fleet, job: RunningJob, placements: Sequence[list[int]]) -> None:
+    """Moves the job to each placement, two lines of output after the last move, until it ends."""
+    for placement in placements:
+        seen = job.output(0).count("\n") if (job.folder / "logs/rank-0.out").exists() else 0
+        until(lambda: job.output(0).count("\n") >= seen + 2 or done(job))  # noqa: B023
+        if done(job):
+            return
+        job.move([fleet.names[p] for p in placement])
+
+
 def outputs(job: RunningJob) -> list[str]:
     assert job.wait() == [0] * job.world_size, [job.errors(r) for r in range(job.world_size)]
     return [job.output(rank) for rank in range(job.world_size)]
@@ -45,12 +56,7 @@ def test_folded_and_moved_between_kinds_of_device_the_bits_are_the_same(state: S
     with Fleet(state, memory=8 * MiB, kinds=kinds) as fleet:
         wanted = outputs(start(fleet, "apart", [0, 1, 2]))
         job = start(fleet, "moved", [0, 0, 0])
-        for placement in ([2, 2, 2], [0, 1, 1], [2, 0, 0], [0, 0, 0]):
-            seen = job.output(0).count("\n") if (job.folder / "logs/rank-0.out").exists() else 0
-            until(lambda: job.output(0).count("\n") >= seen + 2 or done(job))  # noqa: B023
-            if done(job):
-                break
-            job.move([fleet.names[p] for p in placement])
+        move_along(fleet, job, ([2, 2, 2], [0, 1, 1], [2, 0, 0], [0, 0, 0]))
         assert outputs(job) == wanted
         assert job.epoch >= 3
         assert fleet.status(fleet.names[0])["swapped_out"] > 0

@@ -30,7 +30,7 @@ from support.fleet import Fleet, MiB, until
 from support.leaks import State
 
 from .fake_driver import HERE, Fake
-from .test_fleet import PROGRAM, STEPS, done, driver, outputs, start
+from .test_fleet import PROGRAM, STEPS, driver, move_along, outputs, start
 
 __all__ = ["driver"]
 
@@ -117,6 +117,10 @@ def test_objects_without_content_are_no_variables() -> None:
         (
             "__device__ int a; __device__ int *p = &a; __global__ void f() { (*p)++; p++; }",
             "variable p contains an address",
+        ),
+        (  # a file of some KiB would take the proxy's memory
+            "__device__ char big[3u << 30]; __global__ void f(char *a) { *a = big[*a]; }",
+            "variables of 3072 MiB .*build it with PTX",
         ),
     ],
 )
@@ -407,12 +411,7 @@ def test_machine_code_folded_moved_and_apart_gives_the_bits_of_ptx(state: State)
         wanted = outputs(start(fleet, "ptx", [0, 1, 2]))
         assert outputs(fleet.start("apart", arguments, [0, 1, 2], memory=32 * MiB)) == wanted
         job = fleet.start("moved", arguments, [0, 0, 0], memory=32 * MiB)
-        for placement in ([0, 1, 1], [2, 0, 0], [0, 0, 0]):
-            seen = job.output(0).count("\n") if (job.folder / "logs/rank-0.out").exists() else 0
-            until(lambda: job.output(0).count("\n") >= seen + 2 or done(job))  # noqa: B023
-            if done(job):
-                break
-            job.move([fleet.names[p] for p in placement])
+        move_along(fleet, job, ([0, 1, 1], [2, 0, 0], [0, 0, 0]))
         assert outputs(job) == wanted
         assert job.epoch >= 2
 

@@ -44,7 +44,7 @@ _CODE = ".text."
 _READ_ONLY = ("$str", "__unnamed_", "__cudart_", "__cr_", "precalc_xorwow_", "mrg32k3aM")
 _LIBRARIES = re.compile(r"4cuda3std|6thrust\d|3cub\d|4cute\d")  # namespaces, mangled
 _SECTION_ALIGNMENT = 256
-_GLOBALS_MAX = 1 << 32
+_GLOBALS_MAX = 1 << 28  # bytes of variables: their first content is in the proxy's memory
 _NEEDS_PTX = ", and its module has machine code only: build it with PTX (nvcc -arch=compute_75)"
 _ALLOCATION = frozenset(("malloc", "free"))
 
@@ -161,7 +161,10 @@ class Cubin:
                 continue
             self._refuse_pointers(number, section)
             if section.bytes > _GLOBALS_MAX:
-                raise ModuleError(INVALID_IMAGE, f"a cubin's {section.name} is too large")
+                raise ModuleError(
+                    NOT_SUPPORTED,
+                    f"variables of {section.bytes >> 20} MiB ({section.name}){_NEEDS_PTX}",
+                )
             image += bytes(-len(image) % _SECTION_ALIGNMENT)
             base = len(image)
             variables += [self._variable(symbol, number, section, base) for symbol in found]
