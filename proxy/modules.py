@@ -31,6 +31,8 @@ class Loader(Protocol):
     """The loader of a type of device, from its `modules.py`: modules and kernels of this process's
     device."""
 
+    compute_capability: tuple[int, int]
+
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo: ...
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo: ...
@@ -66,6 +68,11 @@ class ModuleStore:
         """The device's numbers that ranks see instead of the usual ones: fields of struct
         rf_device."""
         return self._loader.facts()
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """The device's, for which code is chosen unless a job has another one."""
+        return self._loader.compute_capability
 
     @property
     def kernels(self) -> int:

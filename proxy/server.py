@@ -56,12 +56,13 @@ class Proxy:
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
-        major, minor = (int(part) for part in options.cc.split("."))
+        # 0.0: no GPU has less, so the device is opened whatever it has.
+        self.cc = _capability("0.0" if options.cc == messages.OWN_CC else options.cc)
         shares = options.type != "nvidia"  # sharing saves no time there yet
         self.native = Native(
             options.type,
             options.memory,
-            (major, minor),
+            self.cc,
             options.speed,
             options.workers,
             int(min(_NEVER, 1e9 * switches.quantum_s())),
@@ -73,7 +74,8 @@ class Proxy:
             validate=min(_NEVER, switches.validate()),
             moves_fd=_moves_fd(),
         )
-        self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
+        self.modules = ModuleStore(options.type, Path(options.state), self.cc)
+        self.cc = self.modules.compute_capability
         self.facts = self.modules.facts()
         self.loads = LoadThreads(self.native, self.modules)
         self.lost = ""  # why the device serves no jobs any more
@@ -148,6 +150,7 @@ class Proxy:
             "speed": o.speed,
             "pid": os.getpid(),
             "facts": self.facts,
+            "own_cc": "{}.{}".format(*self.cc) if o.cc == messages.OWN_CC else "",
         }
 
     def shutdown(self, _request: Request[messages.Shutdown]) -> Message:
@@ -230,8 +233,12 @@ class Proxy:
     def _cc(self, job: Job | None) -> tuple[int, int]:
         """The job's compute capability: the same on all devices, as it must not change while the
         job runs."""
-        major, minor = ((job and job.placement.cc) or self.options.cc).split(".")
-        return int(major), int(minor)
+        return _capability(job.placement.cc) if job and job.placement.cc else self.cc
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -240,7 +247,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
     parser.add_argument("--type", required=True, choices=["soft", "nvidia"])
     parser.add_argument("--memory", required=True, type=int, help="bytes")
-    parser.add_argument("--cc", required=True, help="compute capability")
+    parser.add_argument("--cc", required=True, help="compute capability; own: the GPU's (nvidia)")
     parser.add_argument("--speed", default=1.0, type=float, help="relative speed (soft)")
     parser.add_argument("--index", default=0, type=int, help="which of the GPUs (nvidia)")
     parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")

@@ -113,6 +113,9 @@ def of_incarnation(incarnation: int) -> dict[str, int]:
 # ---- a proxy: one server process per device ----------------------------------------------------
 
 
+OWN_CC = "own"  # instead of a compute capability: that of the GPU
+
+
 class ProxyHello(Struct, frozen=True):
     kind: Literal["proxy"]
     device: Name
@@ -126,6 +129,8 @@ class ProxyHello(Struct, frozen=True):
     cores: list[int] = []
     # numbers of a real GPU that ranks see: fields of struct rf_device
     facts: dict[str, Annotated[int, Meta(ge=1, lt=2**31)]] = {}
+    # the GPU's own compute capability, if `cc` is OWN_CC
+    own_cc: Annotated[str, Meta(pattern=r"^([0-9]{1,3}\.[0-9])?\Z")] = ""
 
 
 class RankFault(Struct, frozen=True):

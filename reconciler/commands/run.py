@@ -304,10 +304,7 @@ def permanent_pools(snap: snapshot.Snapshot) -> list[Pool]:
 def temporary_pool(
     job: str, kind: str, number: int, memory: int, capability: str | None = None
 ) -> Pool:
-    """`memory`: of each device, in bytes. `capability`: None is that of the machine's GPUs, or for
-    another kind that of a Pool's devices."""
-    if kind == "nvidia":
-        capability = capability or local_gpus.compute_capability(number)
+    """`memory`: of each device, in bytes. `capability`: None is that of a Pool's devices."""
     capability = capability or CAPABILITIES[kind]
     first = Device(f"{job}/{kind}-0", kind, memory, capability, only_for=job)
     devices = tuple(replace(first, name=f"{job}/{kind}-{i}") for i in range(number))

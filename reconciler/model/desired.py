@@ -82,7 +82,7 @@ class Device(Struct, frozen=True):
     name: DeviceName
     type: Annotated[str, Meta(pattern=r"^(soft|nvidia|cpu)\Z")]
     memory: Memory
-    cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = CAPABILITIES["soft"]
+    cc: Annotated[str, Meta(pattern=r"^([0-9]{1,3}\.[0-9]|own)\Z")] = CAPABILITIES["soft"]
     speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
     only_for: str | None = None  # the job for which `run` made a temporary fleet
     domain: PlaceName = ""

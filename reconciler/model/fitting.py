@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from msgspec import Struct, field
 
+from rankfold.messages import OWN_CC
 from rankfold.reconciler.model import runtimes
 from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.recorded import Record
@@ -123,7 +124,8 @@ def may_use(device: Device, job: Job, record: Record) -> bool:
     if record.device_type:
         virtual = record.device
         cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
-        fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
+        known = cc_of(device)
+        fits = device.memory >= virtual["memory_bytes"] and (known is None or known >= cc)
         return device.type == record.device_type and fits
     return runtimes.may_get(job, device.type)
 
@@ -133,7 +135,10 @@ def most_frequent(kinds: Mapping[str, int]) -> str:
     return max(kinds, key=lambda kind: kinds[kind], default="")
 
 
-def cc_of(device: Device) -> tuple[int, int]:
+def cc_of(device: Device) -> tuple[int, int] | None:
+    """None: the GPU's own, which is not known here."""
+    if device.cc == OWN_CC:
+        return None
     major, _, minor = device.cc.partition(".")
     return int(major), int(minor)
 
@@ -142,11 +147,13 @@ def virtual_device(devices: list[Device]) -> Json:
     """The device that a job's ranks see: the least memory and compute capability of `devices`.
 
     Fixed at admission, so that out-of-memory errors do not depend on the placement. Fields of
-    ``struct rf_device``; the launcher has defaults for those that are missing.
+    ``struct rf_device``; the launcher has defaults for those that are missing. A GPU whose own
+    compute capability is not known yet does not count; if none is known, it is 0.0.
     """
     if not devices:
         return {"name": "none", "memory_bytes": 0, "cc_major": 0, "cc_minor": 0}
     memory = min(d.memory for d in devices)
-    major, minor = min(cc_of(d) for d in devices)
+    known = [cc for d in devices if (cc := cc_of(d)) is not None]
+    major, minor = min(known, default=(0, 0))
     name = f"rankfold {devices[0].type} device"
     return {"name": name, "memory_bytes": memory, "cc_major": major, "cc_minor": minor}

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
+from rankfold.messages import OWN_CC
 
 Json = dict[str, Any]
 
@@ -27,8 +28,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 # For devices whose file gives no compute capability: the software GPU has the highest whose PTX it
-# covers, a real one the lowest that most programs need. CPUs have none.
-CAPABILITIES = {"soft": "12.0", "nvidia": "8.0", "cpu": "0.0"}
+# covers, a real one its own, which its proxy reports. CPUs have none.
+CAPABILITIES = {"soft": "12.0", "nvidia": OWN_CC, "cpu": "0.0"}
 
 
 def most_devices(world_size: int) -> int:

@@ -184,6 +184,7 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> ObservedDev
         first_core=hello.first_core,
         cores=tuple(hello.cores),
         facts=hello.facts,
+        own_cc=hello.own_cc,
     )
 
 

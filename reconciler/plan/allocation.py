@@ -49,7 +49,7 @@ class Allocation:
 
     def __init__(self, index: Index, now: float):
         self.index = index
-        self.groups = Groups(index.devices.values())
+        self.groups = Groups(index.for_jobs.values())
         self.memory = HostMemory(index, self.groups)
         self.targets: dict[str, tuple[str, ...]] = {}
         self.waiting: dict[str, Condition] = {}
@@ -216,7 +216,7 @@ class Allocation:
         if self.index.is_drained(device):
             return False
         if device in self.index.holds[job.name]:  # even if its proxy is slow or to be replaced
-            wanted = self.index.devices.get(device)
+            wanted = self.index.for_jobs.get(device)
             return wanted is not None and may_use(wanted, job, record)
         return self.index.is_eligible(device, job, record) and self.index.is_free(device)
 

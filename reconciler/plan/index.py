@@ -11,6 +11,9 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import replace
+
+from rankfold.messages import OWN_CC
 from rankfold.reconciler.model.desired import Desired, Device, Job
 from rankfold.reconciler.model.fitting import may_use
 from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice, ObservedRank
@@ -34,6 +37,9 @@ class Index:
     order: names of all jobs, desired or recorded, in the order of creation.
     held: devices on which some job may be according to its record.
     silent: jobs to which no request can be sent, and why.
+    devices: as the pools describe them, in the order of the files.
+    for_jobs: the same, with the compute capability of each GPU that is up, where that is to be its
+        own.
     """
 
     def __init__(
@@ -49,6 +55,10 @@ class Index:
         }
         self.order = sorted(self.records, key=self._age)
         self.devices: dict[str, Device] = desired.devices()
+        self.for_jobs = {
+            name: _with_own_cc(device, observed.devices.get(name))
+            for name, device in self.devices.items()
+        }
         self.names = list(self.devices)  # position → device, as in `Groups`
         self.position = {name: position for position, name in enumerate(self.names)}
         self.holds = {name: record.holds() for name, record in self.records.items()}
@@ -126,7 +136,7 @@ class Index:
 
     def is_eligible(self, device: str, job: Job, record: Record) -> bool:
         """Whether a job may be placed on a device, free or not."""
-        return self.is_as_described(device) and may_use(self.devices[device], job, record)
+        return self.is_as_described(device) and may_use(self.for_jobs[device], job, record)
 
     def is_drained(self, device: str) -> bool:
         wanted = self.devices.get(device)
@@ -178,6 +188,12 @@ class Index:
 
 DESCRIBED = ("type", "memory", "cc", "speed", "core_count", "first_core")
 _described = attrgetter(*DESCRIBED)
+
+
+def _with_own_cc(device: Device, observed: ObservedDevice | None) -> Device:
+    if device.cc != OWN_CC or observed is None or not observed.own_cc:
+        return device
+    return replace(device, cc=observed.own_cc)
 
 
 def as_described(device: Device, **fields: Any) -> ObservedDevice:

@@ -18,152 +18,16 @@ TABLE: Table = {
             "cost-of-a-cut-ignored": ("or cost < found[count][0]", "or False"),
         },
     },
-    "reconciler/plan/index.py": {
-        (
-            "tests/reconciler/test_plan.py::"
-            "test_ranks_see_the_least_numbers_of_the_gpus_that_their_job_may_get"
-        ): {
-            "numbers-of-the-last-gpu": (
-                "least[name] = min(value, least.get(name, value))",
-                "least[name] = value",
-            ),
-        },
-        (
-            "tests/reconciler/test_plan.py::"
-            "test_devices_are_given_away_only_when_they_are_seen_free"
-        ): {
-            "saved-is-not-free": (
-                "any(j.state in HOLDING for j in observed.jobs)",
-                "bool(observed.jobs)",
-            ),
-        },
-        "tests/reconciler/test_plan.py::test_a_device_that_still_shows_a_job_is_not_free": {
-            "free-unseen": (
-                "return not any(j.state in HOLDING for j in observed.jobs) and",
-                "return",
-            ),
-        },
-        (
-            "tests/reconciler/test_plan.py::"
-            "test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_one"
-        ): {
-            "moved-job-loses-its-proxy": ("all(device not in record.placement", "all(True"),
-        },
-    },
-    "policy/turn.py": {
-        (
-            "tests/reconciler/test_plan.py::"
-            "test_first_come_first_served_and_the_first_is_not_overtaken"
-        ): {
-            "first-is-overtaken": (
-                "self._claim(unit, wanting.alike.precedence)",
-                "pass",
-            ),
-        },
-        "tests/reconciler/test_plan.py::test_a_job_that_can_never_fit_stalls_and_delays_no_other": {
-            "impossible-holds-all-up": (
-                "if self.could_have(unit) >= fewest:",
-                "if True:",
-            ),
-        },
-        (
-            "tests/reconciler/test_fewer.py::"
-            "test_it_continues_with_those_that_are_there_and_returns_to_all"
-        ): {
-            "never-with-fewer": (
-                "return max(1, wanted - bad) if job.shrinks and not is_elastic(job) else wanted",
-                "return wanted",
-            ),
-        },
-        "tests/reconciler/test_fewer.py::test_it_waits_where_nothing_is_left": {
-            "with-none": ("return max(1, wanted - bad)", "return wanted - bad"),
-        },
-        "tests/reconciler/test_fewer.py::test_devices_that_others_have_are_waited_for": {
-            "with-whatever-is-there": ("return max(1, wanted - bad)", "return 1"),
-            "no-claim-on-fewer": (
-                "if self.could_have(unit) >= fewest:",
-                "if self.could_have(unit) >= job.devices:",
-            ),
-        },
-        "tests/reconciler/test_fewer.py::test_no_job_gives_up_a_device_that_serves_it": {
-            "given-up-for-fewer": ("if there < max(fewest, held):", "if there < fewest:"),
-        },
-        (
-            "tests/reconciler/test_fewer.py::"
-            "test_memory_that_does_not_suffice_is_reported_and_not_waited_for"
-        ): {
-            "folded-without-memory": (
-                "if not self.memory_allows(job, there):",
-                "if there == job.devices and not self.memory_allows(job, there):",
-            ),
-        },
-        "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
-            "backfill-waits-too": ("if not self._backfill:", "if True:"),
-        },
-    },
-    "policy/fifo.py": {
-        "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
-            "order-matters": (
-                'sorted(jobs, key=attrgetter("created", "name"))',
-                "list(jobs)",
-            ),
-        },
-    },
-    "policy/causes.py": {
-        "tests/policy/test_decide.py::test_a_change_has_a_cause_and_disturbs_a_job_that_runs": {
-            "fault-is-not-named": ('return "fault"', 'return "spec"'),
-        },
-    },
-    "policy/free.py": {
-        "tests/policy/test_decide.py::test_two_jobs_get_different_devices": {
-            "given-twice": ("del each[: bisect_right(each, taken[-1])]", "pass"),
-        },
-    },
-    "policy/srtf.py": {
-        "tests/policy/test_decide.py::test_the_shortest_jobs_run_and_disturb_longer_ones": {
-            "victim-not-named": ("elif job.name not in fits and job.own and", "elif False and"),
-            "longest-first": ("job.remaining, job.created", "-job.remaining, job.created"),
-        },
-        "tests/policy/test_decide.py::test_no_device_is_given_twice_by_srtf": {
-            "victims-keep-devices-that-others-get": (
-                "left[group] -= job.devices",
-                "left[group] -= job.devices - len(job.own)",
-            ),
-        },
-    },
-    "policy/mapping.py": {
-        "tests/policy/test_mapping.py::test_no_mapping_has_a_shorter_step": {
-            "devices-not-counted": ("if sum(each.devices * _slots(each", "if sum(_slots(each"),
-            "one-type-only": (
-                "for each in used)\n    return Mapping",
-                "for each in used[:1])\n    return Mapping",
-            ),
-        },
-        "tests/policy/test_mapping.py::test_capability_is_either_throughput_or_waste": {
-            "as-printed": (
-                "(each.devices * (each.capability - slots / mapping.step)",
-                "(1 * (each.capability - slots / mapping.step)",
-            ),
-        },
-    },
-    "policy/host_memory.py": {
-        "tests/reconciler/test_plan.py::test_host_memory_is_counted_before_folding": {
-            "host-memory-not-counted": (
-                "return need <= before or self.others(name) + need <= self._limit",
-                "return True",
-            ),
-        },
-        (
-            "tests/reconciler/test_plan.py::"
-            "test_host_memory_is_counted_before_a_suspension_and_over_all_jobs"
-        ): {
-            "others-memory-not-counted": (
-                "return self._sum - self._needs.get(name, 0)",
-                "return 0",
-            ),
-        },
-    },
     "reconciler/model/fitting.py": {
+        (
+            "tests/reconciler/test_plan.py::"
+            "test_ranks_see_the_least_compute_capability_of_gpus_whose_pool_gives_none"
+        ): {
+            "a-gpu-whose-capability-is-not-known-has-none": (
+                "major, minor = min(known, default=(0, 0))",
+                "major, minor = min([cc_of(d) or (0, 0) for d in devices])",
+            ),
+        },
         "tests/reconciler/test_plan.py::test_device_kinds_are_not_mixed_and_are_respected": {
             "kinds-are-mixed": (
                 "for group in groups if group.device.type == kind",
@@ -181,6 +45,15 @@ TABLE: Table = {
         },
     },
     "reconciler/plan/allocation.py": {
+        (
+            "tests/reconciler/test_plan.py::"
+            "test_ranks_see_the_least_compute_capability_of_gpus_whose_pool_gives_none"
+        ): {
+            "gpus-of-any-capability-are-alike": (
+                "Groups(index.for_jobs.values())",
+                "Groups(index.devices.values())",
+            ),
+        },
         (
             "tests/reconciler/test_fewer.py::"
             "test_a_job_that_has_not_begun_is_not_started_with_fewer"

@@ -706,6 +706,30 @@ def test_ranks_see_the_least_numbers_of_the_gpus_that_their_job_may_get() -> Non
     assert place.records["a"].device["sm_count"] == 114
 
 
+def test_ranks_see_the_least_compute_capability_of_gpus_whose_pool_gives_none() -> None:
+    """GPUs count that are up when the job starts. A GPU that comes later, with less, is for a new
+    job."""
+    names = [f"rack/nvidia-{i}" for i in range(3)]
+    gpus = [replace(each, cc="own") for each in pool(3, "rack", kind="nvidia").devices]
+    place = Fleet(Desired({"rack": Pool("rack", tuple(gpus))}, {"a": job("a", 3, 2)}))
+    place.turn()
+    for name, cc in zip(names[:2], ("10.0", "8.9"), strict=True):
+        place.devices[name] = replace(place.devices[name], own_cc=cc)
+    place.devices[names[2]] = replace(place.devices[names[2]], ready=False)
+    place.converge()
+    seen = place.records["a"].device
+    assert (seen["cc_major"], seen["cc_minor"]) == (8, 9)
+    place.devices[names[2]] = replace(place.devices[names[2]], ready=True, own_cc="8.6")
+    set_desired(place, job("a", 3, 3), job("b", 1, 1))
+    place.converge()
+    assert set(place.records["a"].placement) == set(names[:2])
+    assert place.records["b"].placement == (names[2],)
+    seen = place.records["b"].device
+    assert (seen["cc_major"], seen["cc_minor"]) == (8, 6)
+    seen = place.records["a"].device
+    assert (seen["cc_major"], seen["cc_minor"]) == (8, 9)
+
+
 def test_a_temporary_pool_serves_its_job_and_goes_with_it() -> None:
     mine = Pool("mine", (Device("mine/soft-0", "soft", GIB, only_for="mine"),), only_for="mine")
     place = Fleet(Desired({"mine": mine}, {"mine": job("mine", 1, 1), "other": job("other", 1, 1)}))

@@ -72,7 +72,7 @@ class _Loaded:
 
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
-    """Returns the loader for a proxy and its device of compute capability `cc`."""
+    """Returns the loader for a proxy and its device of compute capability `cc`; 0.0: the GPU's."""
     return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
@@ -80,7 +80,6 @@ class Loader:
     """Loads modules and kernels into the device that this process has open."""
 
     def __init__(self, core_lib: Path, compute_capability: tuple[int, int]):
-        self.compute_capability = compute_capability
         self._lock = threading.Lock()
         self._modules: dict[str, ModuleInfo] = {}
         self._loaded: dict[str, _Loaded] = {}
@@ -88,6 +87,8 @@ class Loader:
         self._ffi = cffi.FFI()
         self._ffi.cdef(_API)
         self._lib = self._ffi.dlopen(str(core_lib))
+        own = divmod(int(self._lib.rankfold_nvidia_capability()), 10)
+        self.compute_capability = own if compute_capability == (0, 0) else compute_capability
 
     def close(self) -> None:
         """Does nothing: loaded modules stay until the device is closed."""
