@@ -3,7 +3,8 @@ seconds of its process for the steps, wall time at the beginning and end of each
 memory that its process had.
 
 Usage: elastic_job.py OUT MODEL STEPS. PASSES: forward and backward passes per step. SAVE: rank 0
-saves parameters and the optimizer's state in each step. WORKERS: num_workers of the DataLoader."""
+saves parameters and the optimizer's state in each step. DROPS: gradients are dropped after each
+step, not before the next one. WORKERS: num_workers of the DataLoader."""
 
 import json
 import os
@@ -21,7 +22,8 @@ import rankfold.elastic as elastic
 
 torch.set_num_threads(1)
 out, model_name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-passes, saves, workers = (int(os.environ.get(name, 0)) for name in ("PASSES", "SAVE", "WORKERS"))
+VARIABLES = ("PASSES", "SAVE", "WORKERS", "DROPS")
+passes, saves, workers, drops = (int(os.environ.get(name, 0)) for name in VARIABLES)
 SKIPPED = 3  # steps before PyTorch has arranged its buckets
 EXAMPLES = {"mlp": 32, "conv": 16, "small": 8, "large": 2, "state": 1, "losses": 16}
 
@@ -67,6 +69,8 @@ for _ in elastic.epochs(-(-steps // 8)):
         loss = loss_of(found.double() if model_name == "losses" else found, y)
         loss.backward()
         opt.step()
+        if drops:
+            opt.zero_grad()
         kept.times.append((began, time.time()))
         if model_name == "state":
             print(*kept.times[-1], flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from . import determinism, requests
+from . import determinism, requests, sealing
 
 ATTEND_AGAIN_S = 0.05
 STATES = "states"  # the folder, in that of --state, with saved state
@@ -128,7 +129,7 @@ def _check_run(run: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         elif options.resume:
             _check_saved(options.state, options.world)
         else:
-            prepare_folder(options.state)
+            prepare_folder(options.state, options.world)
     except OSError as error:
         run.error(f"--state: {error}")
     except Unsuitable as error:
@@ -139,8 +140,14 @@ class Unsuitable(Exception):
     """The folder of --state cannot be used so."""
 
 
-def _saved(folder: Path) -> list[Path]:
-    """The saved states, newest first. A run that was killed while it saved may have left two."""
+def _saved(folder: Path, world: int) -> list[Path]:
+    """The saved states, newest first. A run that was killed while it saved may have left two, and
+    one that all processes have written, without its name."""
+    for path in (folder / STATES).glob("unfinished-*"):
+        with contextlib.suppress(sealing.Damaged, OSError):
+            sealing.check(path, world)
+            sealing.synchronize(path)
+            path.rename(path.with_name(f"step-{path.name[11:]}"))
     states = [each for each in (folder / STATES).glob("step-*") if each.name[5:].isdecimal()]
     return sorted(states, key=lambda each: int(each.name[5:]), reverse=True)
 
@@ -148,10 +155,10 @@ def _saved(folder: Path) -> list[Path]:
 def _check_saved(folder: Path, world: int) -> None:
     """Raises Unsuitable if there is no saved state of so many ranks."""
     _check_unused(folder)
-    states = _saved(folder)
+    states = _saved(folder, world)
     if not states:
         raise Unsuitable(f"--resume: {folder / STATES} has no saved state")
-    ranks = len(list(states[0].glob("rank-*.pt")))
+    ranks = 1 + max((int(each.stem[5:]) for each in states[0].glob("rank-*.pt")), default=-1)
     if ranks != world:
         raise Unsuitable(f"--resume: the saved state has a world of {ranks}, not of {world}")
 
@@ -161,12 +168,12 @@ def _check_unused(folder: Path) -> None:
         raise Unsuitable(f"--state: a run uses {folder} now")
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_folder(folder: Path, world: int) -> None:
     """Creates the folder, and removes the output of an earlier run: it may have had more ranks.
     Raises OSError; Unsuitable if it has saved state."""
     folder.mkdir(parents=True, exist_ok=True)
     _check_unused(folder)
-    if states := _saved(folder):
+    if states := _saved(folder, world):
         raise Unsuitable(f"{states[0]} is the saved state of a run: pass --resume, or remove it")
     shutil.rmtree(folder / STATES, ignore_errors=True)
     for old in folder.iterdir():
@@ -228,7 +235,6 @@ def _run_with_torch(options: argparse.Namespace, torch: ModuleType) -> int:
     from . import private
     from .process import Script
     from .run import Parent, Plan
-    from .sealing import Damaged
     from .selftest import sums_are_equal
 
     try:
@@ -264,7 +270,7 @@ def _run_with_torch(options: argparse.Namespace, torch: ModuleType) -> int:
     )
     try:
         return Parent(plan, requests.Requests(options.state.resolve())).run()
-    except Damaged as damaged:
+    except sealing.Damaged as damaged:
         print(damaged, file=sys.stderr)
         return 2
 

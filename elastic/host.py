@@ -61,6 +61,8 @@ class Host:
         self.gloo = dist.ProcessGroupGloo(store, index, stage.processes) if several else None
         self._link = GlooLink(self.gloo) if self.gloo else None
         self._saved: Path | None = None
+        # While state is saved: of a rank that has, in the file of that rank.
+        self.saved_gradients: dict[int, list[torch.Tensor | None]] = {}
         self.at_exit: list[Callable[[], None]] = []
 
     @property

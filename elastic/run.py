@@ -26,8 +26,8 @@ from .host import blocks
 from .imports import FOLDER
 from .process import Script, work
 from .requests import Refused, Request, Requests
-from .sealing import Damaged, check, seal
-from .stage import STAY, THREADS, Stage
+from .sealing import THREADS, check, content, synchronize
+from .stage import STAY, Stage
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 SAVED = re.compile(r"step-(\d+)")
@@ -70,12 +70,15 @@ def newest(folder: Path) -> tuple[int, Path] | None:
     return max(states, default=None)
 
 
+def _discard_unfinished(folder: Path) -> None:
+    """State that processes were writing when they were killed: others write it anew."""
+    for path in folder.glob("unfinished-*"):
+        shutil.rmtree(path)
+
+
 def _threads(folder: Path) -> int:
     """With how many threads operators began in the run that has saved its state there."""
-    try:
-        return int((folder / THREADS).read_text())
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{folder / THREADS} is missing or damaged: {error}") from None
+    return int(content(folder / THREADS))
 
 
 def _name(ranks: list[int]) -> str:
@@ -320,8 +323,9 @@ class Parent:
 
     def _run(self) -> int:
         saved = newest(self._plan.folder)
+        _discard_unfinished(self._plan.folder)
         if saved:
-            check(saved[1])
+            check(saved[1], self._plan.world)
             self._plan = self._plan._replace(threads=_threads(saved[1]))
         step = saved[0] if saved else 0
         if self._plan.suspended:
@@ -351,7 +355,7 @@ class Parent:
                 self._discard_next()
                 self._done(step=latest[0])
                 self._rest()
-                check(latest[1])
+                check(latest[1], plan.world)
             self._current = self._prepare(latest[0])
             self._next = None
             self._current.go(*latest)
@@ -367,7 +371,8 @@ class Parent:
         return True
 
     def _after_kill(self, folder: Path) -> None:
-        check(folder)
+        check(folder, self._plan.world)
+        _discard_unfinished(self._plan.folder)
         self._discard_next()
         if not self._asks("scale"):  # its number of processes is in the plan
             self._refuse("processes were killed; the run continues from its saved state")
@@ -458,7 +463,7 @@ class Parent:
             if failure:
                 raise OSError(failure)
             if self._plan.every is not None or self._asks("checkpoint", "suspend"):
-                seal(folder / f"unfinished-{step}")
+                synchronize(folder / f"unfinished-{step}")
             (folder / f"unfinished-{step}").rename(folder / f"step-{step}")
         except OSError as error:
             self._continue_unsaved(current, step, str(error))

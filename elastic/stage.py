@@ -11,7 +11,6 @@ from .cut import NEVER, Cut, Marks
 from .errors import Stopped
 
 STAY = b"stay"
-THREADS = "threads"  # the file of saved state with their number
 LONGEST_REASON = 1000  # characters; a pipe takes 4096 bytes at once
 LEAD = 1  # steps before its end at which a stage has the next one prepared
 

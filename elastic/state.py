@@ -1,9 +1,11 @@
 """Saved state, with which a run continues in other processes: files of a folder.
 
 `shared.pt` has parameters and optimizers' state, which all logical workers have in common.
-`rank-<r>.pt` has what is a logical worker's own, and `threads` with how many threads operators
-begin. The format is PyTorch's, with pickles of the
-script's variables.
+`rank-<r>.pt` has what is a logical worker's own, except its gradients, which are in
+`gradients-<r>.pt`: workers of a process with equal ones, as after a step of
+DistributedDataParallel, have them in the file of one of them. Without gradients there is none.
+`threads` has the number of threads with which operators begin. The format is PyTorch's, with
+pickles of the script's variables, and an end: see `sealing`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import context, determinism, private
+from . import context, determinism, private, sealing
 from .errors import NotSupported
 from .sealing import Damaged
-from .stage import THREADS
 
 if TYPE_CHECKING:
     from .worker import Worker, Wrapped
 
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -70,14 +72,42 @@ def _variable(name: str, value: Any) -> Any:
     return saved
 
 
-def _own(wrapped: Wrapped, gradients: list[torch.Tensor | None]) -> dict[str, Any]:
+def _same_bits(mine: torch.Tensor | None, its: torch.Tensor | None) -> bool:
+    if mine is None or its is None:
+        return mine is its
+    if (mine.dtype, mine.shape, mine.stride()) != (its.dtype, its.shape, its.stride()):
+        return False
+    if not mine.dtype.is_floating_point:
+        return False
+    integer = INTEGERS[mine.element_size()]  # -0.0 is equal to 0.0, NaN not to itself
+    return bool(torch.equal(mine.detach().view(integer), its.detach().view(integer)))
+
+
+def _save_gradients(worker: Worker, folder: Path) -> int | None:
+    """Returns the rank whose file has the worker's gradients; None: it has none.
+
+    The workers of a process that have saved wait for the others, so their gradients stay."""
+    mine = [[each.grad for each in wrapped.parameters()] for wrapped in worker.wrapped]
+    flat = [each for gradients in mine for each in gradients]
+    if all(each is None for each in flat):
+        return None
+    saved = worker.host.saved_gradients
+    for rank, its in saved.items():
+        if len(its) == len(flat) and all(map(_same_bits, flat, its)):
+            return rank
+    _write(mine, folder / sealing.gradients(worker.rank))
+    if not saved:  # one copy to compare with: a second one would be read for nothing, mostly
+        saved[worker.rank] = flat
+    return worker.rank
+
+
+def _own(wrapped: Wrapped) -> dict[str, Any]:
     scheduler = wrapped.scheduler
     return {
         "buffers": {name: each.detach() for name, each in wrapped.module.named_buffers()},
         "attributes": {name: _attributes(each) for name, each in wrapped.module.named_modules()},
         "scheduler": None if scheduler is None else scheduler.state_dict(),
         "scheduler_type": type(scheduler).__name__,
-        "gradients": gradients,
         # False after a pass in no_sync: the next one then takes no buffers from rank 0.
         "takes_buffers": wrapped.model.require_forward_param_sync,
     }
@@ -105,13 +135,14 @@ def save_own(worker: Worker, folder: Path, log_bytes: list[int], reader: Any) ->
         "progress": worker.progress.place(),
         "reader": tuple(reader),
         "log_bytes": log_bytes,
-        "wrapped": [_own(each, [p.grad for p in each.parameters()]) for each in worker.wrapped],
+        "wrapped": [_own(each) for each in worker.wrapped],
+        "gradients": _save_gradients(worker, folder),
         "locals": [
             {name: _variable(name, value) for name, value in vars(each).items()}
             for each in worker.locals
         ],
     }
-    _write(state, folder / f"rank-{worker.rank}.pt")
+    _write(state, folder / sealing.own(worker.rank))
 
 
 def save_shared(worker: Worker, folder: Path) -> None:
@@ -128,20 +159,25 @@ def save_shared(worker: Worker, folder: Path) -> None:
                 "buckets": wrapped.buckets if worker.host.stage.keeps_bits else None,
             }
         )
-    _write(models, folder / "shared.pt")
-    (folder / THREADS).write_text(str(worker.host.stage.threads))
+    _write(models, folder / sealing.SHARED)
+    with sealing.written(folder / sealing.THREADS) as file:
+        file.write(str(worker.host.stage.threads).encode())
 
 
 def _write(state: Any, path: Path) -> None:
-    """Raises OSError, also where PyTorch raises an error of its own in its place. A buffered file
-    writes all of what it gets, or raises."""
-    with path.open("wb") as file:
-        try:
+    """Raises OSError, also where PyTorch raises an error of its own in its place. PyTorch makes no
+    checksums of its own, which nothing verifies."""
+    checksums = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        with sealing.written(path) as file:
             torch.save(state, file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+    finally:
+        torch.serialization.set_crc32_options(checksums)
 
 
 def _file(path: Path) -> Any:
@@ -196,7 +232,7 @@ def load_shared(workers: dict[int, Worker], folder: Path) -> None:
     """Called once per process, when all its logical workers wait. Models that the script has not
     made yet are left out."""
     wrapped = [workers[rank].wrapped for rank in sorted(workers)]
-    for saved, *each in zip(_file(folder / "shared.pt"), *wrapped, strict=False):
+    for saved, *each in zip(_file(folder / sealing.SHARED), *wrapped, strict=False):
         _load_shared(saved, each)
 
 
@@ -210,17 +246,27 @@ def _load_module(module: torch.nn.Module, saved: dict[str, Any]) -> None:
         vars(each).update(saved["attributes"].get(name, {}))
 
 
+def _load_gradients(worker: Worker, folder: Path, rank: int | None) -> None:
+    if rank is None:
+        for wrapped in worker.wrapped:
+            wrapped.module.zero_grad()
+        return
+    saved = _file(folder / sealing.gradients(rank))
+    for wrapped, gradients in zip(worker.wrapped, saved, strict=False):
+        for parameter, gradient in zip(wrapped.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+
+
 def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
     """Everything of the logical worker, as far as its script has made it, except its generators,
     which the caller sets last. Returns what was saved."""
-    state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")
+    state: dict[str, Any] = _file(folder / sealing.own(worker.rank))
     if worker.host.stage.keeps_bits:
         _check_code_path(state["code_path"])
     context.use_threads(state["threads"])
+    _load_gradients(worker, folder, state["gradients"])
     for wrapped, saved in zip(worker.wrapped, state["wrapped"], strict=False):
         _load_module(wrapped.module, saved)
-        for parameter, gradient in zip(wrapped.parameters(), saved["gradients"], strict=True):
-            parameter.grad = gradient
         wrapped.model.require_forward_param_sync = saved["takes_buffers"]
         _same_type("scheduler", saved, wrapped.scheduler)
         if wrapped.scheduler is not None:

@@ -266,6 +266,7 @@ class Worker:
             each.arrange()
 
         def saved(failures: dict[int, str]) -> None:
+            self.host.saved_gradients.clear()
             stage.send_saved(step, "".join(failures.values()))
             if NEVER != marks.end <= step and not stage.stays(self.host.index):
                 self.host.exit()

@@ -126,8 +126,8 @@ class Job:
 
     def state_bytes(self) -> int:
         """The size of the local ranks' files in the newest saved state. Rank 0 has those of all."""
-        names = {f"rank-{rank}.pt" for rank in self.local}
-        names |= {"shared.pt", "threads", "digests.json"} if 0 in self.local else set()
+        names = {f"{kind}-{rank}.pt" for kind in ("rank", "gradients") for rank in self.local}
+        names |= {"shared.pt", "threads"} if 0 in self.local else set()
         states = (self.folder / "states").glob("step-*")
         newest = max(states, key=lambda each: int(each.name[5:]), default=None)
         files = [newest / name for name in names] if newest else []

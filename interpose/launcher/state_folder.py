@@ -26,7 +26,7 @@ from rankfold.service import Request
 
 SOCKET = "control"
 STATES, FILES = "states", "state"  # below the state folder; in a snapshot
-SHARED = ("shared.pt", "threads", "digests.json")  # of all ranks: in the snapshot of rank 0
+SHARED = ("shared.pt", "threads")  # of all ranks: in the snapshot of rank 0
 
 
 class _Background:
@@ -122,7 +122,7 @@ class StateFolder:
         if state is None:
             return 0
         (into / state.name).mkdir(mode=0o700)
-        for name in (f"rank-{rank}.pt", *(SHARED if rank == 0 else ())):
+        for name in (f"rank-{rank}.pt", f"gradients-{rank}.pt", *(SHARED if rank == 0 else ())):
             if (state / name).exists():
                 os.link(state / name, into / state.name / name)
                 written += (state / name).stat().st_size

@@ -24,7 +24,12 @@ KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 DEFAULT = "torch.set_float32_matmul_precision: a default of the whole process"
 SAVED = "tests/elastic/test_saved.py::test_state_of_another_script_is_refused"
-TRUNCATED = "tests/elastic/test_saved.py::test_truncated_state_is_refused"
+DAMAGED = "tests/elastic/test_saved.py::test_damaged_state_is_refused"
+ONCE_SAVED = "tests/elastic/test_saved.py::test_equal_gradients_are_saved_once"
+NAMELESS = (
+    "tests/elastic/test_saved.py::"
+    "test_state_that_all_processes_have_written_is_used_without_its_name"
+)
 ENDS = "tests/elastic/test_ends.py"
 FAILS = f"{ENDS}::test_a_run_that_fails_names_the_worker_and_the_reason"
 ELIGIBLE = "tests/elastic/test_eligible.py"
@@ -182,18 +187,22 @@ TABLE: Table = {
             "another-optimizer-unnoticed": ("    if its not in (None, here):", "    if False:"),
             "fewer-groups-unnoticed": ("        if its != here:", "        if False:"),
         },
-        TRUNCATED: {
-            "truncated-file-has-no-name": (
+        f"{DAMAGED}[removed-gradients-0.pt]": {
+            "missing-file-has-no-name": (
                 "except (OSError, EOFError, RuntimeError, pickle.UnpicklingError)",
                 "except ZeroDivisionError",
             ),
         },
+        ONCE_SAVED: {
+            "equal-gradients-saved-twice": ("            return rank\n", "            pass\n"),
+        },
         RESUME: {"another-type-of-cpu-unnoticed": ("if saved != (here", "if not (here")},
         RESIZE: {
             "buffers-of-rank-0": (
-                'state: dict[str, Any] = _file(folder / f"rank-{worker.rank}.pt")',
-                'state: dict[str, Any] = _file(folder / "rank-0.pt")',
+                "state: dict[str, Any] = _file(folder / sealing.own(worker.rank))",
+                "state: dict[str, Any] = _file(folder / sealing.own(0))",
             ),
+            "gradients-of-another-rank": ("and all(map(_same_bits, flat, its)):", "and True:"),
             "gradients-not-saved": ("parameter.grad = gradient", "pass"),
             "buffers-of-rank-0-after-no-sync": (
                 'wrapped.model.require_forward_param_sync = saved["takes_buffers"]',
@@ -251,10 +260,29 @@ TABLE: Table = {
         ASK: {"reset-is-an-error": ("suppress(ConnectionError)", "suppress(BlockingIOError)")},
     },
     "elastic/sealing.py": {
-        TRUNCATED: {
-            "digests-without-name": ("        except ValueError:", "        except OSError:")
+        f"{DAMAGED}[flipped-shared.pt]": {
+            "flipped-bits-unnoticed": (
+                '!= checksum.to_bytes(4, "little"):',
+                '== b"":',
+            ),
         },
-        RESUME: {"damage-unnoticed": ("or _digest(path) != digest", "or False")},
+        f"{DAMAGED}[cut-shared.pt]": {
+            "missing-checksum-unnoticed": (
+                "    if not end.startswith(MARK):",
+                "    if False:",
+            ),
+        },
+        f"{DAMAGED}[removed-rank-0.pt]": {
+            "missing-file-unnoticed": ("*map(own, range(world))]", "]"),
+        },
+    },
+    "elastic/__main__.py": {
+        NAMELESS: {
+            "written-state-unused": (
+                '            path.rename(path.with_name(f"step-{path.name[11:]}"))\n',
+                "",
+            ),
+        },
     },
     "elastic/run.py": {
         "tests/elastic/test_requests.py::test_an_interrupted_run_ends_with_all_its_processes": {

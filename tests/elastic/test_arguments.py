@@ -47,5 +47,5 @@ def test_output_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run.main(["run", "--world", "1", "--state", str(tmp_path), str(tmp_path / "none.py")])
     assert (tmp_path / "rank-0.out").exists(), "a refused run removes nothing"
-    run.prepare_folder(tmp_path)
+    run.prepare_folder(tmp_path, 2)
     assert {path.name for path in tmp_path.iterdir()} == {"script.py", "rank-x.out", "mine"}

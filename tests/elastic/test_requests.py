@@ -198,7 +198,7 @@ def test_requests_that_cannot_be_carried_out_are_refused(python: Python, tmp_pat
 
 def python_error(folder: Path) -> str:
     with pytest.raises(main.Unsuitable) as found:
-        main.prepare_folder(folder)
+        main.prepare_folder(folder, WORLD)
     return str(found.value)
 
 

@@ -1,4 +1,4 @@
-"""Saved state of another script, and state with a truncated file, is refused by name, and kept."""
+"""Saved state of another script, and state with a damaged file, is refused by name, and kept."""
 
 from __future__ import annotations
 
@@ -61,20 +61,48 @@ def test_state_of_another_script_is_refused(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "unsealed"])
-@pytest.mark.parametrize("name", ["shared.pt", "rank-1.pt", "threads", "digests.json"])
-def test_truncated_state_is_refused(python: Python, state: Path, name: str, sealed: bool) -> None:
-    """Without digests, as for a change of --schedule, PyTorch notices when it reads the file."""
+@pytest.mark.parametrize("name", ["shared.pt", "rank-0.pt", "threads", "gradients-0.pt"])
+@pytest.mark.parametrize("damage", ["cut", "emptied", "flipped", "end_flipped", "removed"])
+def test_damaged_state_is_refused(python: Python, state: Path, name: str, damage: str) -> None:
+    """Without its end, a file may also be of an earlier version."""
     file = state / STEP / name
-    if not sealed:
-        (state / STEP / "digests.json").unlink()
-        if name == "digests.json":
-            file.write_text("{")
-    file.write_bytes(file.read_bytes()[:-1] if name == "digests.json" else b"")
+    content = bytearray(file.read_bytes())
+    if damage == "removed":
+        file.unlink()
+    else:
+        content[-1 if damage == "end_flipped" else len(content) // 3] ^= 4
+        kept = {"cut": len(content) - 12, "emptied": 0}.get(damage, len(content))
+        file.write_bytes(content[:kept])
     done = python(*RUN, "--world=2", "--resume", "--state", state, SCRIPT, "same")
     assert done.returncode in (1, 2)
-    assert f"{file} is missing or damaged" in done.stderr
+    assert f"{file} is missing or damaged: " in done.stderr + (state / "rank-0.err").read_text()
     assert "Traceback" not in done.stderr
+
+
+def test_equal_gradients_are_saved_once(state: Path) -> None:
+    names = {"shared.pt", "threads", "rank-0.pt", "rank-1.pt", "gradients-0.pt"}
+    assert set(files(state)) == names
+
+
+def test_state_that_all_processes_have_written_is_used_without_its_name(
+    python: Python, state: Path
+) -> None:
+    """The run was killed before it gave the folder its name."""
+    unfinished = state / "states/unfinished-2"
+    (state / STEP).rename(unfinished)
+    command = (*RUN, "--world=2", "--state", state)
+    done = python(*command, SCRIPT, "same")
+    assert "step-2 is the saved state of a run: pass --resume" in done.stderr
+    (state / STEP).rename(unfinished)
+    part = unfinished / "rank-1.pt"
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    done = python(*command, "--resume", SCRIPT, "same")
+    assert "has no saved state" in done.stderr
+    part.write_bytes(content)
+    done = python(*command, "--resume", SCRIPT, "same")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (state / "rank-1.out").read_text().splitlines() == [f"step {n}" for n in range(6)]
 
 
 def test_state_of_another_world_size_is_refused(python: Python, state: Path) -> None:

@@ -14,7 +14,8 @@ from support import leaks
 from support.leaks import State
 from support.patience import Pauses, scaled
 
-STATE = {"rank-0.pt": b"zero", "rank-1.pt": b"one", "shared.pt": b"all", "digests.json": b"{}"}
+STATE = {"rank-0.pt": b"zero", "rank-1.pt": b"one", "shared.pt": b"all", "threads": b"1"}
+STATE["gradients-1.pt"] = b"gradients"
 # Says which states it has found, and ignores what ends it politely.
 COMMAND = ("sh", "-c", 'trap "" TERM; ls states 2>/dev/null; echo begun; exec sleep 1000')
 
@@ -90,7 +91,7 @@ def test_a_snapshot_has_the_newest_state_of_its_rank(rig: Rig, rank: int) -> Non
     (rig.folder / "elastic-1/states/unfinished-11").mkdir()
     saved = rig.folder / "saved"
     save(launched, saved)
-    names = (f"rank-{rank}.pt", *(("shared.pt", "digests.json") if rank == 0 else ()))
+    names = ("rank-0.pt", "shared.pt", "threads") if rank == 0 else ("gradients-1.pt", "rank-1.pt")
     assert files(saved / "state") == {f"step-10/{name}": STATE[name] for name in names}
     request(launched, "thaw")
     assert refused(launched, "snapshot", folder=str(saved)) == "running"
@@ -121,7 +122,7 @@ def test_a_restored_rank_begins_again_with_the_saved_state(rig: Rig) -> None:
     assert log.read_text() == "begun\nstep-7\nbegun\n"
     own = rig.folder / "elastic-2/states/step-7"
     assert files(own) == {name: STATE[name] for name in files(own)}
-    assert set(files(own)) == set(STATE) - {"rank-1.pt"}
+    assert set(files(own)) == set(STATE) - {"rank-1.pt", "gradients-1.pt"}
     assert os.stat(own / "rank-0.pt").st_ino != os.stat(saved / "state/step-7/rank-0.pt").st_ino
     assert not (rig.folder / "elastic-1").exists()
     end(again)
