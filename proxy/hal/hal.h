@@ -198,6 +198,10 @@ struct hal {
 	 * caller reads `completed` once more after this call, because a work that ended meanwhile
 	 * may not have rung. */
 	void (*notify_at)(struct hal_stream *, uint64_t number);
+	/* Something waits for works first to last: `completed` must show them soon. Other works it
+	 * may show some milliseconds later, together. last 0, the default: each is awaited. NULL:
+	 * the device gains nothing by it. */
+	void (*await_works)(struct hal_stream *, uint64_t first, uint64_t last);
 };
 
 extern const struct hal hal_soft;

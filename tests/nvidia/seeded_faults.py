@@ -28,7 +28,23 @@ COMPARED = (
 )
 EMPTY = "tests/nvidia/test_machine_code.py::test_objects_without_content_are_no_variables"
 
+TOGETHER = "tests/nvidia/test_completions.py::test_works_are_reported_together[False]"
+NO_ONE = "tests/nvidia/test_completions.py::test_launches_that_no_one_waits_for_are_launches_only"
+
 TABLE: Table = {
+    "proxy/hal/nvidia/issue.c": {
+        TOGETHER: {
+            "each-work-is-reported": (
+                "s->issued - s->reported >= CUDA_REPORT_EVERY",
+                "s->issued - s->reported >= 1",
+            ),
+        },
+    },
+    "proxy/core/queue/pump.c": {
+        NO_ONE: {
+            "each-work-is-awaited": ("each ? 0 : last", "0"),
+        },
+    },
     "proxy/hal/nvidia/variables.c": {
         OWN: {
             "variables-not-copied-back": (

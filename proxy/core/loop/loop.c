@@ -180,6 +180,7 @@ static uint64_t completed_works(const struct proxy *p)
 
 struct waiting {
 	struct spin spin;
+	bool said;   /* which works are awaited */
 	bool wanted; /* others want its core; a thread that sleeps has precedence over them when
 		      * it wakes */
 };
@@ -187,6 +188,9 @@ struct waiting {
 /* Nothing has happened in a turn: spins or sleeps. True: it has slept. */
 static bool wait_for_more(struct proxy *p, struct waiting *w)
 {
+	for (uint32_t i = 0; !w->said && i < p->device.rank_count; i++)
+		rank_await(p->device.ranks[i]);
+	w->said = true;
 	if (spin_on(&w->spin, LOOP_SPIN_NS))
 		return false;
 	if (w->wanted || !spin_on(&w->spin, LOOP_NEAR_NS) || !completes_soon(p)) {

@@ -138,11 +138,12 @@ static bool is_awaited(const struct item *i)
 	return !row->awaited || row->awaited(i) || i->execution->refs > 1;
 }
 
-/* Returns the first work of the stream whose completion has a consequence. */
-static uint64_t wake_at(const struct rank *r, const struct stream *s)
+/* Returns the first work of the stream whose completion has a consequence, or the last one. */
+static uint64_t awaited_work(const struct rank *r, const struct stream *s, bool *awaited)
 {
 	const struct hal *hal = r->device->hal;
 	uint64_t last = 0;
+	*awaited = true;
 	for (const struct item *i = s->head; i && i != s->next; i = i->next) {
 		const struct execution *e = i->execution;
 		if (e->place == EXECUTION_DEVICE && e->queue == s->hal)
@@ -150,7 +151,16 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 		if (is_awaited(i))
 			return last;
 	}
-	return s->next && !hal->available(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
+	if (s->next && !hal->available(s->hal))
+		return hal->completed(s->hal) + REFILL_WORKS;
+	*awaited = false;
+	return last;
+}
+
+static uint64_t wake_at(const struct rank *r, const struct stream *s)
+{
+	bool awaited;
+	return awaited_work(r, s, &awaited);
 }
 
 bool rank_near(const struct rank *r)
@@ -181,11 +191,31 @@ static uint64_t woken_at(const struct rank *r, const struct stream *s)
 }
 
 /* If another stream's items hold up a stream, each completion counts. */
-void rank_sleep(struct rank *r)
+static bool each_counts(const struct rank *r)
 {
 	bool each = check_holds(&r->check) || measure_holds(&r->measure, NULL);
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
 		each |= ready_waits_for_older(r, r->queue->streams[n]);
+	return each;
+}
+
+/* If there are other ranks, they may wait for all works of this one. */
+void rank_await(struct rank *r)
+{
+	const struct hal *hal = r->device->hal;
+	bool each = each_counts(r), others = r->device->rank_count > 1;
+	for (uint32_t n = 0; hal->await_works && n < r->queue->stream_count; n++) {
+		struct stream *s = r->queue->streams[n];
+		bool awaited;
+		uint64_t last = awaited_work(r, s, &awaited);
+		if (each || (last && (awaited || others)))
+			hal->await_works(s->hal, woken_at(r, s), each ? 0 : last);
+	}
+}
+
+void rank_sleep(struct rank *r)
+{
+	bool each = each_counts(r);
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
 		struct stream *s = r->queue->streams[n];
 		r->device->hal->notify_at(s->hal, each ? 0 : woken_at(r, s));

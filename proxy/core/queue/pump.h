@@ -25,6 +25,7 @@ void rank_mark_running(struct rank *);
 bool rank_runs_marked(const struct rank *);
 bool rank_near(const struct rank *); /* its device will soon complete what something waits for */
 uint64_t rank_done(const struct rank *); /* completed works of all its streams */
+void rank_await(struct rank *);          /* while nothing happens: says which works are awaited */
 void rank_sleep(struct rank *);          /* before the loop sleeps: sets what wakes it */
 void rank_drop_streams(struct rank *);   /* drops all queued items; none is in flight */
 /* Returns what is wrong with the rank's streams, or NULL (valid.c). Adds the works that use the

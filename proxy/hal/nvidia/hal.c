@@ -47,4 +47,5 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.submit = nvidia_submit,
 	.completed = nvidia_completed,
 	.notify_at = nvidia_notify_at,
+	.await_works = nvidia_await,
 };

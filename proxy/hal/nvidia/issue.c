@@ -337,8 +337,11 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 		return FAILED;
 	if (nvidia_window_shows(device, space))
 		return ALL;
-	if (nvidia_kernels_run(device))
+	if (nvidia_kernels_run(device)) {
+		for (struct hal_stream *each = device->streams; each; each = each->next)
+			nvidia_report(each);
 		return PART;
+	}
 	return issue_check(s, space, "mapping the rank's memory",
 			   nvidia_window_show(device, space));
 }
@@ -386,20 +389,30 @@ static enum issued run_item(struct hal_stream *s, struct nvidia_item *item)
 	return ALL;
 }
 
-/* After the work, done or skipped, the device increments the stream's counter. */
-bool nvidia_issue(struct hal_stream *s, struct nvidia_item *item)
+void nvidia_report(struct hal_stream *s)
 {
-	struct hal_device *device = s->device;
+	const struct nvidia_driver *d = s->device->driver;
 	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)s->counter;
 
-	if (issue_check(s, NULL, "clearing memory", nvidia_clear(device, s)) == FAILED ||
+	if (s->reported == s->issued || atomic_load(&s->device->lost))
+		return;
+	s->reported = s->issued;
+	issue_check(s, NULL, "counting",
+		    d->cuStreamWriteValue64_v2(s->stream, counter, s->issued, 0));
+}
+
+/* The work is done or skipped. */
+bool nvidia_issue(struct hal_stream *s, struct nvidia_item *item)
+{
+	uint64_t last = atomic_load(&s->awaited_last);
+
+	if (issue_check(s, NULL, "clearing memory", nvidia_clear(s->device, s)) == FAILED ||
 	    run_item(s, item) == PART)
-		return false;
-	if (issue_check(s, NULL, "counting",
-			device->driver->cuStreamWriteValue64_v2(s->stream, counter, s->issued + 1,
-								0)) == FAILED)
 		return false;
 	s->issued++;
 	s->row = s->column = 0;
+	if (!last || (atomic_load(&s->awaited_first) <= s->issued && s->issued <= last) ||
+	    s->issued - s->reported >= CUDA_REPORT_EVERY)
+		nvidia_report(s);
 	return true;
 }

@@ -33,8 +33,8 @@
  *
  * Threads: the loop's thread creates chunks, spaces and streams and puts work into the streams'
  * rings. One device thread takes it out, submits it to the driver, and polls counters that the
- * device writes when a work is done; only this thread changes the window. The loop never waits for
- * a device.
+ * device writes when works are done: after those that someone waits for, and after every sixteenth;
+ * only this thread changes the window. The loop never waits for a device.
  *
  * Locks: hal_device.lock guards the list of chunks to be cleared, the counters' free slots and the
  * sleep of the device thread. It is held for a few calls that only queue work. Everything else that
@@ -58,6 +58,7 @@
 
 #define CUDA_QUEUE_WORKS 128u /* per stream; power of two */
 #define CUDA_STREAM_DEPTH 32u /* of these, submitted to the driver */
+#define CUDA_REPORT_EVERY 16u /* works, when no one waits for them; less than the depth */
 #define CUDA_STREAMS_MAX 65536u
 #define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
@@ -134,9 +135,11 @@ struct hal_stream {
 	_Atomic uint64_t *counter;  /* written by the device: works done */
 	_Atomic uint64_t submitted; /* written by the loop */
 	_Atomic uint64_t notify_at;
+	_Atomic uint64_t awaited_first, awaited_last;
 	_Atomic bool doomed; /* the loop has destroyed it; the device thread frees it */
 	/* Used by the device thread only: */
 	uint64_t issued, seen, last_kernel, cleared;
+	uint64_t reported;    /* of the issued works: the device will write this number */
 	uint64_t row, column; /* how far the next work has been issued */
 	struct nvidia_item items[CUDA_QUEUE_WORKS];
 };
@@ -272,6 +275,9 @@ bool nvidia_window_shows(const struct hal_device *, const struct hal_space *);
 
 /* issue.c: submits a work to the driver. Device thread. False: not complete yet; call again. */
 bool nvidia_issue(struct hal_stream *, struct nvidia_item *);
+/* Has the device write the number of works of this stream that it has done, after all that were
+ * issued. */
+void nvidia_report(struct hal_stream *);
 
 /* gemm.c: whether this device supports such a product in general (loop's thread); submits one to
  * the driver (if that fails, `what` gets the call and the reason); frees what the library holds. */
@@ -292,6 +298,7 @@ uint32_t nvidia_available(struct hal_stream *);
 uint64_t nvidia_submit(struct hal_stream *, const struct hal_work *);
 uint64_t nvidia_completed(const struct hal_stream *);
 void nvidia_notify_at(struct hal_stream *, uint64_t number);
+void nvidia_await(struct hal_stream *, uint64_t first, uint64_t last);
 /* Device thread: */
 bool nvidia_kernels_run(const struct hal_device *);
 /* Makes the stream wait until chunks that were created since are cleared. */

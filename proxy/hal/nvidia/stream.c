@@ -64,6 +64,13 @@ void nvidia_notify_at(struct hal_stream *s, uint64_t number)
 	atomic_store(&s->notify_at, number);
 }
 
+/* Until both are set, the device thread may report a few works more, or a moment later. */
+void nvidia_await(struct hal_stream *s, uint64_t first, uint64_t last)
+{
+	atomic_store(&s->awaited_first, first);
+	atomic_store(&s->awaited_last, last);
+}
+
 static bool is_acceptable(const struct hal_work *w)
 {
 	switch (w->kind) {

@@ -1,9 +1,8 @@
 /* thread.c: the device thread, which serves all streams.
  *
  * It issues up to CUDA_STREAM_DEPTH works of each stream and then polls the streams' counters,
- * which the device itself writes: continuously while they change, every NAP_NS while they do not,
- * and not at all while no work is in progress. A completion therefore needs no driver call, and no
- * thread waits for the device.
+ * which the device itself writes (nvidia_report): continuously while they change, every NAP_NS
+ * while they do not, and not at all while no work is in progress. No thread waits for the device.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -13,6 +12,7 @@
 #define NAP_NS 20000
 #define SPINS 200u      /* polls without a nap */
 #define QUERY_EVERY 64u /* polls without progress before the context is checked */
+#define REPORT_AT 256u  /* polls without progress before all works are reported, awaited or not */
 
 static uint64_t now_ns(void)
 {
@@ -71,6 +71,15 @@ static void free_destroyed(struct hal_device *device)
 	}
 }
 
+/* Reports awaited works that were issued before that was known. */
+static void report_awaited(struct hal_stream *s)
+{
+	uint64_t last = atomic_load(&s->awaited_last);
+
+	if (!last || (s->reported < last && atomic_load(&s->awaited_first) <= s->issued))
+		nvidia_report(s);
+}
+
 /* True if work of the stream is in progress. Sets `moved` if work was issued or completed. */
 static bool serve_stream(struct hal_stream *s, bool *moved)
 {
@@ -82,6 +91,7 @@ static bool serve_stream(struct hal_stream *s, bool *moved)
 			break;
 		*moved = true;
 	}
+	report_awaited(s);
 	done = nvidia_completed(s);
 	if (done != s->seen) {
 		s->seen = done;
@@ -160,6 +170,8 @@ void *nvidia_thread_main(void *arg)
 		quiet = moved ? 0 : quiet + 1;
 		if (quiet % QUERY_EVERY == QUERY_EVERY - 1)
 			check_context(device);
+		for (struct hal_stream *s = device->streams; s && quiet == REPORT_AT; s = s->next)
+			nvidia_report(s);
 		if (quiet > SPINS)
 			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	}
