@@ -4,6 +4,8 @@ A function of the description has ``params`` and one of
 
 ``local: EXPRESSION``  a C expression that gives the result
 ``hand: FILE``       the body is in FILE, in any folder of ``interpose/client/``
+``remote: NAMES``    NVIDIA's own function is called in the proxy, on devices of type nvidia (see
+                     `kinds_of`); on others it is refused
 ``refuse: REASON``   a stub that reports its name once on stderr and fails
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
@@ -45,7 +47,7 @@ from rankfold.interpose.libraries import API, Soname
 
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # tools/nvcc installs them there
 LIBRARIES = tuple(libraries.table())
-KINDS = ("local", "hand", "refuse")
+KINDS = ("local", "hand", "remote", "refuse")
 KEYS = {
     *KINDS,
     "params",
@@ -84,6 +86,7 @@ class Function:
     in_stream: str = ""
     check: str = ""  # C: an error that prevents the call of the body
     older: str = ""  # the major version of CUDA for which this is; "": the newest one
+    kinds: str = ""  # of the parameters of a remote function (`kinds_of`)
 
     def symbol(self, name: str) -> str:
         """The C function for one of its names. Older forms have names of their own."""
@@ -133,7 +136,7 @@ def split_parameters(text: str) -> tuple[Parameter, ...]:
 
 def check_parameters(function: Function) -> None:
     """Check that every parameter is used or explicitly ignored, and that no other name is one."""
-    if function.parameters is None or function.kind == "hand":
+    if function.parameters is None or function.kind in ("hand", "remote"):
         return
     names = {p.name for p in function.parameters}
     if len(names) != len(function.parameters):
@@ -149,6 +152,44 @@ def check_parameters(function: Function) -> None:
         raise Mismatch(f"parameters both used and ignored: {sorted(both)}")
 
 
+_DESCRIPTORS = {"gesvdjInfo_t": "j", "syevjInfo_t": "e", "cusolverDnParams_t": "d"}
+_OUTPUTS = {"int": "i", "int64_t": "l", "size_t": "l"}
+
+
+def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
+    """One letter per parameter of a remote function. Raises Mismatch.
+
+    ``h`` the library's handle, ``v`` a number of up to 64 bits, ``p`` memory of the device, ``j``,
+    ``e`` and ``d`` descriptors. `named` has lists of pointers to something else: ``out`` (``i``:
+    an int that the caller gets, ``l``: one of 64 bits), ``host`` (``w``: working memory of the
+    host, whose size is the next parameter), ``absent`` (``n``: anything but NULL is refused).
+    """
+    if not isinstance(named, dict) or set(named) - {"out", "host", "absent"}:
+        raise Mismatch("remote is a mapping with out, host or absent")
+    use = {name: key for key, names in named.items() for name in names}
+    kinds = ""
+    for parameter in parameters:
+        words = [w for w in WORD.findall(parameter.text)[:-1] if w != "const"]
+        key = use.pop(parameter.name, "")
+        if key and parameter.text.count("*") != 1:
+            raise Mismatch(f"{parameter.name} is no pointer")
+        if key == "out":
+            kinds += _OUTPUTS[words[-1]]
+        elif key:
+            kinds += {"host": "w", "absent": "n"}[key]
+        elif "*" in parameter.text:
+            kinds += "p"
+        elif words[-1].endswith("Handle_t"):
+            kinds += "h"
+        elif words[-1] in ("float", "double"):
+            raise Mismatch(f"{parameter.name}: a {words[-1]} by value cannot be passed on")
+        else:
+            kinds += _DESCRIPTORS.get(words[-1], "v")
+    if use:
+        raise Mismatch(f"remote: {sorted(use)} are not parameters")
+    return kinds
+
+
 def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Function:
     if not isinstance(entry, dict):
         raise Mismatch("an entry is a mapping")
@@ -161,11 +202,13 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
         raise Mismatch("has no params")
     if entry.get("per_thread", "ptsz") not in ("ptsz", "ptds"):
         raise Mismatch("per_thread is ptsz or ptds")
+    parameters = split_parameters(entry["params"]) if "params" in entry else None
     return Function(
         name=name,
         kind=kinds[0],
         body=str(entry[kinds[0]]),
-        parameters=split_parameters(entry["params"]) if "params" in entry else None,
+        parameters=parameters,
+        kinds=kinds_of(parameters or (), entry["remote"]) if kinds[0] == "remote" else "",
         returns=entry.get("returns", result),
         plain="returns" not in entry,
         ignore=tuple(entry.get("ignore", ())),
@@ -249,11 +292,10 @@ def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
         for letter in entry.get("types", "SDCZ") if "?" in pattern else "S":
             for wide in (False, True) if "INT" in WORD.findall(entry["params"]) else (False,):
                 made = pattern.replace("?", entry.get("letters", {}).get(letter, letter))
-                functions[made + "_64" * wide] = {
-                    **rest,
-                    "params": spelled(entry["params"], letter, wide),
-                    "local": spelled(entry["local"], letter, wide),
+                spelt = {
+                    k: spelled(entry[k], letter, wide) for k in ("params", "local") if k in entry
                 }
+                functions[made + "_64" * wide] = {**rest, **spelt}
     return functions
 
 

@@ -8,7 +8,8 @@ For each library it writes these files into the folder given by ``--out``:
 ``shim_LIB_CUDA.S``  exports of the library with NVIDIA's name: a jump through such a table
 ``shim_LIB_CUDA.map``  its version nodes, if the real library has them
 ``client.map``       version nodes of the client
-``coverage.txt``     which functions are generated, hand-written, refused
+``coverage.txt``     which functions are generated, hand-written, remote, refused
+``remote.def``       for the proxy: the functions of NVIDIA's libraries that it calls for ranks
 
 Into ``--include`` it writes headers for machines without those libraries, from the descriptions
 with a ``header`` (``macros``, ``enums``, ``counted`` enumerations, ``types``, then every described
@@ -84,6 +85,28 @@ def body(function: Function, library: Library) -> str:
     return definition(function, function.symbol(function.name), [*ignored, *lines])
 
 
+def remote_body(function: Function, library: Library) -> str:
+    """Sends the parameters' values; what they mean is in `Function.kinds`."""
+    values = ", ".join(f"(uint64_t){p.name}" for p in function.parameters or ())
+    lines = [
+        f'static struct remote_function f = {{.name = "{function.name}", '
+        f'.kinds = "{function.kinds}"}};',
+        f"const uint64_t values[] = {{{values}}};",
+        f"return remote_call(&remote_{library.name}, &f, values);",
+    ]
+    return definition(function, function.symbol(function.name), lines)
+
+
+def remote_table(libraries: Iterable[Library]) -> str:
+    rows = [
+        f'RF_REMOTE({library.name}, {function.name}, "{function.kinds}")'
+        for library in libraries
+        for function in library.functions
+        if function.kind == "remote"
+    ]
+    return "\n".join([NOTICE, *rows, "#undef RF_REMOTE", ""])
+
+
 def checked(function: Function, finish: str, failure: str) -> list[str]:
     if not function.check:
         return []
@@ -155,7 +178,9 @@ def functions_source(library: Library, functions: Iterable[Function]) -> list[st
         if function.kind == "refuse":
             parts += [stub(function, name, library) for name in function.names]
             continue
-        if function.kind != "hand":
+        if function.kind == "remote":
+            parts.append(remote_body(function, library))
+        elif function.kind != "hand":
             parts.append(body(function, library))
         if function.check:
             parts.append(entry(function, library.finish, library.failure))
@@ -243,7 +268,7 @@ def coverage(library: Library, in_headers: set[str]) -> str:
     lines = [
         f"{library.name}: {len(in_headers) or 'no'} functions in the header, "
         f"{counts['local']} generated, {counts['hand']} hand-written, "
-        f"{counts['refuse']} refused"
+        f"{counts['remote']} remote, {counts['refuse']} refused"
     ]
     lines += [f"  refused  {f.name}" for f in library.functions if f.kind == "refuse"]
     lines += [f"  covered  {name}" for name in sorted(covered)]
@@ -343,6 +368,7 @@ def main() -> int:
     write(arguments.out / "client.map", client_map(found))
     write(arguments.out / "api.h", api_header(newest))
     write(arguments.out / "coverage.txt", "\n".join(report))
+    write(arguments.out / "remote.def", remote_table(newest))
     print("\n".join(text.splitlines()[0] for text in report), file=sys.stderr)
     return 0
 

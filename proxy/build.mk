@@ -40,6 +40,10 @@ $(BUILD)/obj/proxy/%.o: proxy/%.c | $(HAL_DIR)
 	@mkdir -p $(@D)
 	$(call SAY,CC,$<) $(CC) $(CSTD) -I$(HAL_DIR) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
+# The functions of NVIDIA's libraries that ranks may call: from the client's descriptions.
+$(BUILD)/obj/proxy/hal/nvidia/calls.o: CSTD += -I$(BUILD)/gen
+$(BUILD)/obj/proxy/hal/nvidia/calls.o: $(BUILD)/gen/.generated
+
 # The PTX is committed, so that nvcc is needed only to change its source.
 $(BUILD)/obj/proxy/hal/nvidia/kernels.o: proxy/hal/nvidia/kernels/sums.ptx
 .PHONY: gpu-ptx

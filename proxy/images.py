@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankfold.log import area
-from rankfold.proxy.ptx.fatbin import IMAGE_ELF, IMAGE_FATBIN, IMAGE_PTX
+from rankfold.proxy.ptx.fatbin import IMAGE_ELF, IMAGE_FATBIN, IMAGE_LIBRARY, IMAGE_PTX
 
 log = area(__file__)
 
@@ -49,6 +49,7 @@ class Images:
             IMAGE_FATBIN,
             IMAGE_PTX,
             IMAGE_ELF,
+            IMAGE_LIBRARY,
         ):  # no listing: the folder may have very many files
             path = self.folder / f"{digest}.{kind}"
             with contextlib.suppress(FileNotFoundError):

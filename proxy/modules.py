@@ -21,7 +21,7 @@ from rankfold.proxy.ptx.errors import (
     UNKNOWN,
     ModuleError,
 )
-from rankfold.proxy.ptx.fatbin import is_fatbin
+from rankfold.proxy.ptx.fatbin import IMAGE_LIBRARY, is_fatbin
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
 log = area(__file__)
@@ -58,6 +58,7 @@ class ModuleStore:
         self._loaded: dict[str, Any] = {}
         self._prebuilt: set[str] = set()  # digests of fatbins
         self._kernels: set[tuple[str, str]] = set()
+        self._hal = hal
         self._loader = _loader(hal, state, cc)
 
     def close(self) -> None:
@@ -92,6 +93,7 @@ class ModuleStore:
         try:
             if digest and not image:
                 return self._stored(digest, cc), 0, ""
+            self._check(kind)
             info = self._loader.module(image, kind, cc)
             self.images.take(info.hash, image, kind, job)
         except ModuleError as error:
@@ -115,6 +117,12 @@ class ModuleStore:
             fails = error.code == NOT_SUPPORTED and digest in self._prebuilt
             return None, UNKNOWN if fails else error.code, why
 
+    def _check(self, kind: int) -> None:
+        if kind == IMAGE_LIBRARY and self._hal != "nvidia":
+            raise ModuleError(
+                NOT_SUPPORTED, "NVIDIA's own libraries run on devices of type nvidia only"
+            )
+
     def _keep(self, info: Any, image: bytes) -> Any:
         with self._lock:
             if is_fatbin(image):
@@ -126,6 +134,7 @@ class ModuleStore:
             if digest in self._loaded:
                 return self._loaded[digest]
         for path, image, kind in self.images.find(digest):
+            self._check(kind)
             info = self._loader.module(image, kind, cc)
             if info.hash != digest:
                 why = f"{path} is damaged: its content does not have the hash in its name"

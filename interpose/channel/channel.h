@@ -238,7 +238,11 @@ struct rf_fill {
 	uint32_t value, element; /* element: 1, 2 or 4 bytes */
 };
 
-enum rf_image { RF_IMAGE_FATBIN = 0, RF_IMAGE_PTX = 1, RF_IMAGE_ELF = 2 };
+/* RF_IMAGE_LIBRARY is no code: RF_LIBRARY_TEXT and the name of a library of NVIDIA's. The module's
+ * functions are the library's; the proxy of an nvidia device calls them
+ * (proxy/hal/nvidia/calls.c). */
+enum rf_image { RF_IMAGE_FATBIN = 0, RF_IMAGE_PTX = 1, RF_IMAGE_ELF = 2, RF_IMAGE_LIBRARY = 3 };
+#define RF_LIBRARY_TEXT "rankfold library "
 struct rf_module_data {
 	struct rf_record r;
 	uint64_t module;

@@ -18,7 +18,7 @@ import zstandard
 from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, ModuleError
 from .link import link
 
-IMAGE_FATBIN, IMAGE_PTX, IMAGE_ELF = 0, 1, 2  # enum rf_image
+IMAGE_FATBIN, IMAGE_PTX, IMAGE_ELF, IMAGE_LIBRARY = 0, 1, 2, 3  # enum rf_image
 MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import sys
+from pathlib import Path
 
 
 def missing() -> str:
@@ -13,3 +16,16 @@ def missing() -> str:
     except OSError as error:
         return f"no NVIDIA driver: {error}; install it, or use --device soft"
     return ""
+
+
+def library_folders(program: str) -> list[Path]:
+    """The folders of NVIDIA's libraries in the packages of a program's own Python (`pip install
+    torch` brings them), and in those of this one."""
+    found = shutil.which(program)
+    prefix = [Path(found).parent.parent] if found else []
+    sites = [site for each in prefix for site in sorted(each.glob("lib/python3*/site-packages"))]
+    return [
+        folder
+        for site in (*sites, *map(Path, sys.path))
+        for folder in sorted(site.glob("nvidia/*/lib"))
+    ]

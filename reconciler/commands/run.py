@@ -137,6 +137,9 @@ def run(
         save_every_s=SAVE_EVERY_S if max_restarts else 0,
     )
     pool = temporary_fleet(snap, job, size, capability)
+    if pool and pool.devices[0].type == "nvidia":  # for the reconciler that starts now, if one does
+        folders = map(str, local_gpus.library_folders(command[0]))
+        os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(folders))
     with Reconciler(state) as reconciler, terminating():
         if name is not None:
             _request(reconciler, job, pool)

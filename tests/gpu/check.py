@@ -142,6 +142,7 @@ def use_wheels() -> None:
     folders = [found for site in sys.path for found in Path(site).glob("nvidia/*/lib")]
     for library in (found for folder in folders for found in folder.glob("libcublasLt.so.13")):
         os.environ.setdefault("RANKFOLD_CUBLASLT", str(library))
+    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(map(str, folders)))
     known = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     os.environ["LD_LIBRARY_PATH"] = ":".join([*known, *map(str, folders)])
 

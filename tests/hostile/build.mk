@@ -4,8 +4,9 @@ BUILD := build/fuzz
 CC ?= gcc
 SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CHECKED ?= -DSOFT_CHECKED
+GEN ?= build/native/gen # the table of library calls, from the build for people
 FLAGS := $(CHECKED) -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose/channel \
-	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
+	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile -I$(GEN) $(SANITIZE)
 CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c proxy/core/*/*.c))
 OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/fuzz_decoder.c \
 	tests/hostile/client.c tests/hostile/generate.c tests/hostile/coverage.c)

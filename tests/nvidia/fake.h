@@ -16,7 +16,8 @@
  * calls a large program needs is then seen without a GPU.
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
- * sums.c the HAL's own kernels, and blas.c cuBLASLt, in the same library.
+ * sums.c the HAL's own kernels; blas.c has cuBLASLt, fft.c cuFFT and solver.c cuSOLVER, in the same
+ * library.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H

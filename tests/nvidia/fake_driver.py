@@ -61,6 +61,14 @@ def build() -> Path:
     return target
 
 
+def libraries(folder: Path, fake: Path) -> Path:
+    """A folder with the names of those of NVIDIA's libraries that the fake stands for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("libcufft.so.12", "libcusolver.so.12"):
+        (folder / name).symlink_to(fake)
+    return folder
+
+
 class Fake:
     """The fake driver of this process."""
 

@@ -117,6 +117,7 @@ def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
     includes = (
         source.parent,
         *(REPOSITORY / at for at in ("interpose/channel", "proxy/core", "proxy/hal")),
+        paths.native("gen"),
     )
     subprocess.run(
         [

@@ -288,6 +288,44 @@ int attribute_set(void *object, enum described, int attribute, const void *from,
 int attribute_get(const void *object, enum described, int attribute, void *to, size_t bytes,
 		  size_t *written);
 
+/* remote.h: NVIDIA's own libraries, called in the proxy */
+#include "remote.h"
+
+/* solver.c */
+int solver_create(void **out);
+int solver_destroy(const void *handle);
+int solver_set_stream(const void *handle, void *stream);
+int solver_get_stream(const void *handle, void **stream);
+int solver_params_create(void **out);
+int solver_params_destroy(void *params);
+int jacobi_create(void **out);
+int jacobi_destroy(void *info);
+int jacobi_set_tolerance(void *info, double tolerance);
+int jacobi_set_sweeps(void *info, int sweeps);
+int jacobi_set_sort(void *info, int sort);
+
+/* fft.c: a plan's handle is an int. Numbers of a plan are int, or `wide`: long long. */
+struct fft_side { /* how the input, or the output, is stored */
+	const void *embed;
+	int64_t stride, distance;
+	int type; /* cudaDataType */
+};
+#define FFT_PACKED ((struct fft_side){NULL, 1, 0, 0})
+/* `name`: of the function that the program has called. */
+int fft_create(int *out, const char *name);
+int fft_destroy(int plan);
+int fft_set_stream(int plan, void *stream);
+int fft_set_automatic(int plan, int automatic);
+int fft_set_area(int plan, void *area);
+int fft_size(int plan, size_t *bytes);
+int fft_make_typed(int plan, int rank, const void *n, bool wide, struct fft_side in,
+		   struct fft_side out, int type, int64_t batch, size_t *bytes);
+int fft_make_wide(int plan, int rank, const long long *n, struct fft_side in, struct fft_side out,
+		  int execution, int64_t batch, size_t *bytes);
+int fft_plan(int *out, const char *name, int rank, const int *n, struct fft_side in,
+	     struct fft_side to, int type, int batch);
+int fft_execute(int plan, const void *in, const void *out, int direction);
+
 /* dnn.c */
 #define DNN_VERSION 93000 /* later than those with which programs were built */
 struct dnn_tensor;        /* what the program has as a cudnnTensorDescriptor_t */

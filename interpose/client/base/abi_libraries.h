@@ -1,4 +1,5 @@
-/* abi_libraries.h: the types of NCCL, cuBLAS, cuDNN and NVML, by the rules of abi.h. */
+/* abi_libraries.h: the types of NVIDIA's libraries other than CUDA itself, by the rules of abi.h.
+ */
 #ifndef RANKFOLD_ABI_LIBRARIES_H
 #define RANKFOLD_ABI_LIBRARIES_H
 
@@ -52,6 +53,12 @@ typedef struct {
 	double x, y;
 } cuDoubleComplex;
 typedef void *cublasHandle_t;
+typedef int cufftHandle, cufftType;
+typedef float cufftReal;
+typedef double cufftDoubleReal;
+typedef cuComplex cufftComplex;
+typedef cuDoubleComplex cufftDoubleComplex;
+typedef void *cusolverDnHandle_t, *cusolverDnParams_t, *gesvdjInfo_t, *syevjInfo_t;
 typedef void *cublasLtHandle_t;
 typedef struct {
 	uint64_t data[14];

@@ -198,7 +198,15 @@ struct hints {
 	unsigned char domain_map[2];
 };
 
-enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT, HANDLE_DNN };
+enum handle_kind {
+	HANDLE_STREAM = 1,
+	HANDLE_EVENT,
+	HANDLE_BLAS,
+	HANDLE_BLASLT,
+	HANDLE_DNN,
+	HANDLE_SOLVER,
+	HANDLE_FFT
+};
 enum blas_mode { BLAS_POINTERS, BLAS_MATH, BLAS_ATOMICS, BLAS_SM_COUNT, BLAS_MODES };
 struct handle {
 	uint64_t number;
@@ -209,8 +217,9 @@ struct handle {
 		last;       /* seq of an event's last record, or of a stream's last work; 0: none */
 	uint64_t context;   /* in which it was created */
 	struct hints hints; /* HANDLE_STREAM */
-	void *stream;       /* HANDLE_BLAS, HANDLE_DNN: of its work */
+	void *stream;       /* of the work of a library's handle */
 	int modes[BLAS_MODES];
+	void *plan; /* HANDLE_FFT */
 };
 uint64_t handle_number(void); /* a new number, never reused */
 struct handle *handle_new(enum handle_kind kind, uint64_t context);

@@ -121,6 +121,10 @@ int image_measure(const void *image, struct module *m)
 	}
 	m->kind = RF_IMAGE_PTX;
 	m->bytes = strlen(image);
+	if (!strncmp(image, RF_LIBRARY_TEXT, strlen(RF_LIBRARY_TEXT))) {
+		m->kind = RF_IMAGE_LIBRARY;
+		return CUDA_OK;
+	}
 	if (strstr(image, ".version"))
 		return CUDA_OK;
 	LOG_ONCE("a module is neither a fatbin nor PTX, so it cannot be loaded");

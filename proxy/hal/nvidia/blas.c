@@ -1,8 +1,8 @@
 /* blas.c: finds cuBLASLt and its functions.
  *
- * The library is libcublasLt.so.13, or the one that RANKFOLD_CUBLASLT names, but not rankfold's own
- * library of that name, for the reason given in driver.c. It is loaded at the first matrix product,
- * because it is large and most programs bring their own kernels.
+ * The library is the one that RANKFOLD_CUBLASLT names, or the newest that libraries.c finds. It is
+ * loaded at the first matrix product, because it is large and most programs bring their own
+ * kernels.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "blas.h"
+#include "nvidia_hal.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct nvidia_blas blas;
@@ -19,28 +20,35 @@ static void find_function(void *library, void *pointer, const char *name)
 {
 	*(void **)pointer = dlsym(library, name);
 	if (!*(void **)pointer && !reason[0])
-		snprintf(reason, sizeof reason, "the library has no %s: it must be from cuBLAS 13",
-			 name);
+		snprintf(reason, sizeof reason,
+			 "cuBLASLt has no %s: it must be of CUDA 12 or newer", name);
+}
+
+static void *named_library(const char *name)
+{
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+
+	if (library && !dlsym(library, "pncclAllReduce"))
+		return library;
+	if (library)
+		snprintf(reason, sizeof reason,
+			 "RANKFOLD_CUBLASLT names rankfold's client library: it must be NVIDIA's");
+	else
+		snprintf(reason, sizeof reason,
+			 "matrix products need cuBLASLt: %.120s; install cuBLAS, or set "
+			 "RANKFOLD_CUBLASLT",
+			 dlerror());
+	return NULL;
 }
 
 static void load_library(void)
 {
 	const char *name = getenv("RANKFOLD_CUBLASLT");
-	void *library = dlopen(name ? name : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+	void *library = name ? named_library(name)
+			     : nvidia_library("cublasLt", reason, sizeof reason);
 
-	if (!library) {
-		snprintf(reason, sizeof reason,
-			 "matrix products need cuBLASLt: %.120s; install "
-			 "cuBLAS 13, or set RANKFOLD_CUBLASLT",
-			 dlerror());
+	if (!library)
 		return;
-	}
-	if (dlsym(library, "pncclAllReduce")) {
-		snprintf(reason, sizeof reason,
-			 "libcublasLt.so.13 is rankfold's client library: "
-			 "start the proxy without it in LD_PRELOAD or LD_LIBRARY_PATH");
-		return;
-	}
 #define FIND(call, parameters) find_function(library, &blas.call, #call);
 	FIND(cublasLtGetStatusName, )
 	CUBLASLT_CALLS(FIND)

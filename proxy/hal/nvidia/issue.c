@@ -346,11 +346,23 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 			   nvidia_window_show(device, space));
 }
 
+/* The launch of a function of a library: as far as can be known, it runs kernels. */
+static enum issued library_work(struct hal_stream *s, const struct nvidia_item *item)
+{
+	struct hal_space *space = item->work.kernel.space;
+	char what[CUDA_TEXT_BYTES];
+
+	s->last_kernel = s->issued + 1; /* even if it fails, a part of it may run */
+	return issue_check(s, space, what, nvidia_call(s, space, item, what, sizeof what));
+}
+
 static enum issued kernel_work(struct hal_stream *s, struct nvidia_item *item)
 {
 	struct hal_space *space = item->work.kernel.space;
 	enum issued done = show_space(s, space);
 
+	if (done == ALL && item->work.kernel.function->call)
+		return library_work(s, item);
 	if (done == ALL)
 		done = issue_variables_in(s, &item->work);
 	if (done == ALL)

@@ -200,8 +200,8 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 	made = malloc(sizeof *made + strlen(name) + 1);
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*made = (struct hal_function){f, param_bytes, globals_at, (uint32_t)out->shared_bytes,
-				      variables};
+	*made = (struct hal_function){
+		f, param_bytes, globals_at, (uint32_t)out->shared_bytes, variables, NULL};
 	strcpy(made->name, name);
 	out->address = (uint64_t)(uintptr_t)made;
 	return CUDA_SUCCESS;

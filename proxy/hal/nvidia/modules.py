@@ -6,11 +6,15 @@ driver compiles it, and keeps its own cache. Otherwise machine code for this GPU
 (cubin.py): its kernels may read and write anything, its variables are copied into and out of the
 driver's around each launch (variables.c), and a rank moves only to devices on which the same code
 is chosen.
+
+A module may also be one of NVIDIA's libraries, whose functions this process calls for its ranks
+(calls.c).
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ import cffi
 from rankfold import paths
 from rankfold.proxy.ptx.calls import called
 from rankfold.proxy.ptx.errors import NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
-from rankfold.proxy.ptx.fatbin import cubin_of, ptx_of
+from rankfold.proxy.ptx.fatbin import IMAGE_LIBRARY, cubin_of, ptx_of
 from rankfold.proxy.ptx.info import (
     FunctionInfo,
     Global,
@@ -56,19 +60,25 @@ int rankfold_nvidia_variables(void *module, const struct nvidia_variable_place *
                               uint32_t count, void **variables, uint32_t *failed);
 int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
                              uint32_t globals_at, void *variables, struct nvidia_function *out);
+int rankfold_nvidia_library(const char *name, char *text, uint32_t text_bytes);
+int rankfold_nvidia_call(const char *library, const char *name, uint64_t *address,
+                         uint32_t *param_bytes);
 """
+LIBRARY_TEXT = b"rankfold library "  # RF_LIBRARY_TEXT
 WHY_OPEN = Reason("is machine code", "nothing describes what it reads and writes")
+WHY_LIBRARY = Reason("is NVIDIA's library's", "nothing describes what it reads and writes")
 
 
 @dataclass(frozen=True)
 class _Loaded:
     """A module in the driver. `entries`: kernels of PTX that take the address of their variables as
-    a last parameter; `cubin`, `variables`: of machine code."""
+    a last parameter; `cubin`, `variables`: of machine code; `library`: its name, if it is one."""
 
     handle: Any
     entries: frozenset[str] = frozenset()
     cubin: Cubin | None = None
     variables: Any = None
+    library: str = ""
 
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
@@ -104,15 +114,18 @@ class Loader:
         """Reads a fatbin, PTX text or machine code, and loads it with the driver. `cc`: the compute
         capability for which PTX is chosen; default: the device's. Machine code is chosen for the
         GPU. Raises ModuleError."""
+        if kind == IMAGE_LIBRARY:
+            return self._kept(image, self._load_library)
         code = self._code_of(image, cc or self.compute_capability)
+        return self._kept(code, self._load_ptx if isinstance(code, str) else self._load_cubin)
+
+    def _kept(
+        self, code: Any, load: Callable[[Any, str], tuple[ModuleInfo, _Loaded]]
+    ) -> ModuleInfo:
         digest = digest_of(code)
         with self._lock:
             if digest not in self._modules:
-                self._modules[digest], self._loaded[digest] = (
-                    self._load_ptx(code, digest)
-                    if isinstance(code, str)
-                    else self._load_cubin(code, digest)
-                )
+                self._modules[digest], self._loaded[digest] = load(code, digest)
             return self._modules[digest]
 
     def _code_of(self, image: bytes, cc: tuple[int, int]) -> str | bytes:
@@ -138,6 +151,16 @@ class Loader:
         info = _info_of(cubin, digest)
         handle = self._load(code)
         return info, _Loaded(handle, cubin=cubin, variables=self._variables(handle, cubin))
+
+    def _load_library(self, image: bytes, digest: str) -> tuple[ModuleInfo, _Loaded]:
+        name = image.removeprefix(LIBRARY_TEXT).strip(b"\0").decode(errors="replace")
+        text = self._ffi.new("char[]", _TEXT_BYTES)
+        error = self._lib.rankfold_nvidia_library(name.encode(), text, _TEXT_BYTES)
+        if error:
+            raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
+        return ModuleInfo(digest, (), (), 0, b"", Module("", 0, {}, {}, "")), _Loaded(
+            None, library=name
+        )
 
     def _load(self, code: bytes) -> Any:
         handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
@@ -177,6 +200,8 @@ class Loader:
 
     def _function(self, module: ModuleInfo, name: str) -> FunctionInfo:
         loaded = self._loaded[module.hash]
+        if loaded.library:
+            return self._function_of_library(loaded.library, name)
         if loaded.cubin:
             return self._function_of_cubin(loaded, loaded.cubin, name)
         kernel = find(module.ptx, name)
@@ -201,6 +226,28 @@ class Loader:
             sets=Sets(reasons=(WHY_OPEN,)),
             variables=(),
             **attributes,
+        )
+
+    def _function_of_library(self, library: str, name: str) -> FunctionInfo:
+        address, size = self._ffi.new("uint64_t *"), self._ffi.new("uint32_t *")
+        error = self._lib.rankfold_nvidia_call(library.encode(), name.encode(), address, size)
+        if error:
+            raise ModuleError(
+                error, f"{name} is not among the functions of {library} that are served"
+            )
+        return FunctionInfo(
+            name=name,
+            address=address[0],
+            params=((0, size[0]),),
+            param_bytes=size[0],
+            static_shared=0,
+            max_threads=1,
+            registers=0,
+            local_bytes=0,
+            const_bytes=0,
+            ptx_version=0,
+            sets=Sets(reasons=(WHY_LIBRARY,)),
+            variables=(),
         )
 
     def _take(

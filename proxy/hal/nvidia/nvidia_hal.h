@@ -3,7 +3,8 @@
  * (tests/proxy/test_floors.py).
  *
  *   driver.c    the driver's functions, found at run time
- *   blas.c      cuBLASLt's, likewise
+ *   libraries.c NVIDIA's other libraries
+ *   blas.c      the functions of cuBLASLt
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   module.c    modules and functions
@@ -13,6 +14,8 @@
  *   stage.c     what all works need to be submitted
  *   sums.c      the arithmetic of collectives, checksums
  *   variables.c variables of machine code
+ *   fft.c       plans of cuFFT
+ *   calls.c     calls of NVIDIA's libraries
  *   issue.c     submits one work
  *   thread.c    the device thread
  *   hal.c       the table
@@ -96,6 +99,7 @@ struct hal_function {
 	uint32_t globals_at;   /* offset of the parameter added by rewrite.py, or NO_GLOBALS */
 	uint32_t shared_bytes; /* the kernel's own, without that added by a launch */
 	struct nvidia_variables *variables; /* of machine code that has some; or NULL */
+	const struct nvidia_call *call;     /* no kernel: a function of a library; or NULL */
 	char name[];
 };
 
@@ -205,6 +209,8 @@ struct hal_device {
 	struct nvidia_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
 	struct cublasLtContext *blas; /* created for the first matrix product */
+	void *solver, *solver_params; /* of cuSOLVER, for its first call */
+	struct nvidia_fft_plan *fft_plans;
 	/* the space shown, valid while window_serial is its serial */
 	struct hal_space *window_space;
 	uint64_t window_serial, window_version;
@@ -265,6 +271,8 @@ void nvidia_space_fail(struct hal_space *, int error, const char *format, ...)
  * or it is to be written and read-only. Aliases are writable, so this check is what protects
  * read-only memory. Device thread. */
 uint64_t nvidia_space_resolve(const struct hal_space *, uint64_t addr, bool write, CUdeviceptr *at);
+/* True if the address is in memory that kernels of the space reach. Device thread. */
+bool nvidia_space_has(const struct hal_space *, uint64_t addr);
 /* Fails the space for an address that was not resolved. */
 void nvidia_space_stray(struct hal_space *, const char *what, uint64_t addr);
 /* Translates a range of shown host memory to its address in this process. Device thread. */
@@ -285,6 +293,15 @@ bool nvidia_gemm_acceptable(const struct rf_gemm_aux *);
 CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *,
 		     char *what, uint32_t what_bytes);
 void nvidia_gemm_close(struct hal_device *);
+
+/* libraries.c: the library of this name in libraries.def. NULL: `text` states what is missing. */
+void *nvidia_library(const char *name, char *text, uint32_t text_bytes);
+
+/* calls.c: makes a rank's call of a library, in its stream (if that fails, `what` gets the call and
+ * the reason); frees what the libraries hold. */
+CUresult nvidia_call(struct hal_stream *, struct hal_space *, const struct nvidia_item *,
+		     char *what, uint32_t what_bytes);
+void nvidia_calls_close(struct hal_device *);
 
 /* kernels.c: PTX text */
 extern const char nvidia_sums_ptx[];

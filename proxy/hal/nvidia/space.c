@@ -174,6 +174,17 @@ uint64_t nvidia_space_resolve(const struct hal_space *space, uint64_t addr, bool
 	return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
 }
 
+bool nvidia_space_has(const struct hal_space *space, uint64_t addr)
+{
+	struct hal_ref ref = {(struct hal_space *)(uintptr_t)space, addr};
+	CUdeviceptr at;
+
+	if (nvidia_space_resolve(space, addr, false, &at))
+		return true;
+	nvidia_space_settle(&ref, 1);
+	return !ref.space;
+}
+
 void nvidia_space_stray(struct hal_space *space, const char *what, uint64_t addr)
 {
 	CUdeviceptr at;

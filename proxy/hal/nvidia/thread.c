@@ -176,7 +176,9 @@ void *nvidia_thread_main(void *arg)
 			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	}
 	serve_all(device, &moved); /* streams that were destroyed last */
-	if (!atomic_load(&device->lost))
+	if (!atomic_load(&device->lost)) {
 		nvidia_gemm_close(device);
+		nvidia_calls_close(device);
+	}
 	return NULL;
 }

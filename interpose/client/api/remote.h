@@ -1,0 +1,51 @@
+/* remote.h: calls of NVIDIA's own libraries, which the proxy of an nvidia device makes.
+ *
+ * A call is a launch: of a function whose module is the library, with the call's numbers as its
+ * parameters. So streams, captures, folding and moves need nothing special. All state of handles,
+ * descriptors and plans is in the client and travels with each call; the proxy keeps what it needs
+ * for itself.
+ */
+#ifndef RANKFOLD_REMOTE_H
+#define RANKFOLD_REMOTE_H
+
+#include "enqueue.h"
+#include "library_call.h"
+
+struct remote_library {
+	const char *image;
+	const char *without; /* what to do where it is not served, for people */
+	enum handle_kind handles;
+	struct { /* of the library's status type */
+		int no_handle, invalid, refused, failed;
+	} status;
+	struct module *module; /* under CARRIED_LOCK */
+	_Atomic bool reported;
+};
+extern struct remote_library remote_cusolver, remote_cufft;
+
+struct remote_function {
+	const char *name;
+	const char *kinds; /* of its parameters: kinds_of in interpose/descriptions.py */
+	_Atomic bool reported;
+};
+
+/* Calls the library's function with these parameters: numbers and addresses in their order. A
+ * status of the library. */
+int remote_call(struct remote_library *, struct remote_function *, const uint64_t *values);
+/* The same for a function of the proxy's own about the library: `slots` are sent as they are. outs
+ * NULL: the call does not wait. */
+int remote_send(struct remote_library *, struct remote_function *, const void *stream,
+		const uint64_t *slots, size_t count, uint64_t *outs);
+/* Whether the job's device has the library; if it does not, that is reported once as the failure of
+ * the function of this name. 0, or a status of the library. */
+int remote_ready(struct remote_library *, const char *name);
+
+/* A parameter of functions that iterate (gesvdjInfo_t, syevjInfo_t). The library's own defaults are
+ * used where `set` lacks the bit. */
+struct jacobi {
+	uint64_t set; /* bits of RF_JACOBI_… */
+	double tolerance;
+	int sweeps, sort;
+};
+
+#endif

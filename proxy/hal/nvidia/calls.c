@@ -1,0 +1,329 @@
+/* calls.c: calls of NVIDIA's libraries for ranks.
+ *
+ * A rank's call arrives as the launch of a function whose module is the library, with numbers as
+ * its parameters (library_call.h). The library puts kernels into the rank's stream; they run in the
+ * window of the rank, like the program's own, so its addresses are right as they are. A handle of
+ * the library is this device's: all state of the program's is in the call.
+ *
+ * What a rank sends decides no address that this process reads or writes: numbers are passed on,
+ * addresses of memory must be mapped, and everything else is made here. That an address is the
+ * beginning of enough memory is the program's responsibility, as with its kernels.
+ *
+ * The functions of remote.def take whole numbers and addresses only, each in a register or in 8
+ * bytes of the stack, where more than a function takes do no harm. So one type of function calls
+ * them all.
+ *
+ * Called in the device thread, except what module.c needs.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "issue.h"
+
+#define CALL_ARGUMENTS_MAX 28u
+#define HOST_BYTES_MAX (1ull << 30) /* of working memory on the host, for one call */
+
+#pragma GCC visibility push(default)
+int rankfold_nvidia_library(const char *name, char *text, uint32_t text_bytes);
+int rankfold_nvidia_call(const char *library, const char *name, uint64_t *address,
+			 uint32_t *param_bytes);
+#pragma GCC visibility pop
+
+static const char *const library_names[NVIDIA_LIBRARIES] = {[NVIDIA_CUSOLVER] = "cusolver",
+							    [NVIDIA_CUFFT] = "cufft"};
+#define LIBRARY_cusolver NVIDIA_CUSOLVER
+
+static struct nvidia_call calls[] = {
+	{NVIDIA_CUFFT, "cufftMakePlan", NULL, nvidia_fft_make,
+	 1 + sizeof(struct rf_fft) / sizeof(uint64_t), NULL},
+	{NVIDIA_CUFFT, "cufftExec", NULL, nvidia_fft_execute,
+	 1 + (sizeof(struct rf_fft) + sizeof(struct rf_fft_exec)) / sizeof(uint64_t), NULL},
+#define RF_REMOTE(library, name, kinds) {LIBRARY_##library, #name, kinds, NULL, 0, NULL},
+#include "remote.def"
+};
+#define CALLS (sizeof calls / sizeof *calls)
+
+/* ---- the library's handle and descriptors ---- */
+
+static void *symbol(enum nvidia_library library, const char *name)
+{
+	char text[CUDA_TEXT_BYTES];
+	void *handle = nvidia_library(library_names[library], text, sizeof text);
+
+	return handle ? dlsym(handle, name) : NULL;
+}
+
+/* Calls NAME of cuSOLVER with up to two whole numbers or addresses. */
+static int solver(const char *name, uint64_t a, uint64_t b)
+{
+	int (*function)(uint64_t, uint64_t);
+
+	*(void **)&function = symbol(NVIDIA_CUSOLVER, name);
+	return function ? function(a, b) : -1;
+}
+
+static int solver_open(struct hal_stream *s, void **handle)
+{
+	struct hal_device *device = s->device;
+	int status = 0;
+
+	if (!device->solver)
+		status = solver("cusolverDnCreate", (uint64_t)(uintptr_t)&device->solver, 0);
+	if (!status && !device->solver_params)
+		status = solver("cusolverDnCreateParams",
+				(uint64_t)(uintptr_t)&device->solver_params, 0);
+	if (!status)
+		status = solver("cusolverDnSetStream", (uint64_t)(uintptr_t)device->solver,
+				(uint64_t)(uintptr_t)s->stream);
+	*handle = device->solver;
+	return status;
+}
+
+struct iteration { /* of one kind of descriptor */
+	const char *create, *destroy, *tolerance, *sweeps, *sort;
+};
+static const struct iteration gesvdj = {"cusolverDnCreateGesvdjInfo", "cusolverDnDestroyGesvdjInfo",
+					"cusolverDnXgesvdjSetTolerance",
+					"cusolverDnXgesvdjSetMaxSweeps",
+					"cusolverDnXgesvdjSetSortEig"};
+static const struct iteration syevj = {
+	"cusolverDnCreateSyevjInfo", "cusolverDnDestroySyevjInfo", "cusolverDnXsyevjSetTolerance",
+	"cusolverDnXsyevjSetMaxSweeps", "cusolverDnXsyevjSetSortEig"};
+
+static int iteration_open(const struct iteration *of, const uint64_t *slots, void **made)
+{
+	int (*set_tolerance)(void *, double);
+	uint64_t info;
+	double tolerance;
+	int status;
+
+	*made = NULL;
+	if (!(slots[0] & RF_JACOBI_THERE))
+		return 0;
+	status = solver(of->create, (uint64_t)(uintptr_t)made, 0);
+	info = (uint64_t)(uintptr_t)*made;
+	memcpy(&tolerance, &slots[1], sizeof tolerance);
+	*(void **)&set_tolerance = symbol(NVIDIA_CUSOLVER, of->tolerance);
+	if (!status && slots[0] & RF_JACOBI_TOLERANCE)
+		status = set_tolerance ? set_tolerance(*made, tolerance) : -1;
+	if (!status && slots[0] & RF_JACOBI_SWEEPS)
+		status = solver(of->sweeps, info, slots[2]);
+	if (!status && slots[0] & RF_JACOBI_SORT)
+		status = solver(of->sort, info, slots[3]);
+	return status;
+}
+
+/* ---- a function of remote.def ---- */
+
+struct call_arguments {
+	uint64_t of[CALL_ARGUMENTS_MAX], outs[RF_CALL_OUTS];
+	uint32_t count, out_count;
+	void *iteration, *host; /* made for this call */
+	const struct iteration *kind;
+};
+
+static int make_iteration(struct call_arguments *a, const struct iteration *kind,
+			  const uint64_t *slots)
+{
+	int status = iteration_open(kind, slots, &a->iteration);
+
+	a->kind = kind;
+	a->of[a->count++] = (uint64_t)(uintptr_t)a->iteration;
+	return status;
+}
+
+/* Working memory of the host; its size is the next parameter. */
+static int make_host(struct call_arguments *a, uint64_t bytes)
+{
+	if (bytes > HOST_BYTES_MAX)
+		return -1;
+	a->host = bytes ? malloc(bytes) : NULL;
+	a->of[a->count++] = (uint64_t)(uintptr_t)a->host;
+	return bytes && !a->host ? -1 : 0;
+}
+
+static int make_arguments(struct hal_stream *s, const struct nvidia_call *call,
+			  const uint64_t *slots, struct call_arguments *a)
+{
+	void *handle;
+	int status = solver_open(s, &handle);
+
+	for (const char *kind = call->kinds; *kind && !status; kind++)
+		switch (*kind) {
+		case 'h': a->of[a->count++] = (uint64_t)(uintptr_t)handle; break;
+		case 'd': a->of[a->count++] = (uint64_t)(uintptr_t)s->device->solver_params; break;
+		case 'i':
+		case 'l': a->of[a->count++] = (uint64_t)(uintptr_t)&a->outs[a->out_count++]; break;
+		case 'j':
+		case 'e':
+			status = make_iteration(a, *kind == 'j' ? &gesvdj : &syevj, slots);
+			slots += RF_JACOBI_SLOTS;
+			break;
+		case 'w': status = make_host(a, *slots); break;
+		case 'n': a->of[a->count++] = 0; break;
+		default: a->of[a->count++] = *slots++;
+		}
+	return status;
+}
+
+static int call_with(void *function, const uint64_t *a)
+{
+#define N uint64_t
+	int (*f)(N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N,
+		 N);
+#undef N
+
+	*(void **)&f = function;
+	return f(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
+		 a[13], a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24],
+		 a[25], a[26], a[27]);
+}
+
+static int make_call(struct hal_stream *s, const struct nvidia_call *call, const uint64_t *slots,
+		     uint64_t *outs)
+{
+	struct call_arguments a = {.count = 0};
+	int status = make_arguments(s, call, slots + 1, &a);
+
+	if (!status)
+		status = call_with(call->function, a.of);
+	if (a.iteration)
+		solver(a.kind->destroy, (uint64_t)(uintptr_t)a.iteration, 0);
+	if (a.host && issue_host_function(s, free, a.host))
+		return -1; /* the memory is left: the library may still use it */
+	memcpy(outs, a.outs, sizeof a.outs);
+	return status;
+}
+
+/* ---- addresses, answers ---- */
+
+/* The number of the first parameter whose memory is not mapped; 0: there is none. */
+static uint32_t stray_parameter(const struct hal_space *space, const struct nvidia_call *call,
+				const uint64_t *slots)
+{
+	uint32_t at = 1, number = 1;
+
+	for (const char *kind = call->kinds; *kind; kind++, number++)
+		switch (*kind) {
+		case 'p':
+			if (slots[at] && !nvidia_space_has(space, slots[at]))
+				return number;
+			at++;
+			break;
+		case 'j':
+		case 'e': at += RF_JACOBI_SLOTS; break;
+		case 'v': at++; break;
+		default: break;
+		}
+	return 0;
+}
+
+static CUresult write_answer(struct hal_stream *s, struct hal_space *space, uint64_t to, int status,
+			     const uint64_t *outs)
+{
+	uint64_t answer[1 + RF_CALL_OUTS] = {(uint64_t)(int64_t)status};
+	CUresult error = CUDA_SUCCESS;
+	uint32_t words[sizeof answer / (sizeof(uint32_t))];
+	CUdeviceptr at;
+
+	memcpy(answer + 1, outs, sizeof answer - sizeof *answer);
+	memcpy(words, answer, sizeof words);
+	if (to % sizeof(uint32_t) || nvidia_space_resolve(space, to, true, &at) < sizeof answer)
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	for (uint32_t i = 0; !error && i < sizeof words / sizeof *words; i++)
+		error = s->device->driver->cuMemsetD2D32Async(at + i * sizeof *words, sizeof *words,
+							      words[i], 1, 1, s->stream);
+	return error;
+}
+
+CUresult nvidia_call(struct hal_stream *s, struct hal_space *space, const struct nvidia_item *item,
+		     char *what, uint32_t what_bytes)
+{
+	const struct nvidia_call *call = item->work.kernel.function->call;
+	uint64_t slots[1 + RF_CALL_SLOTS] = {0}, outs[RF_CALL_OUTS] = {0};
+	uint32_t bytes = call->slots * (uint32_t)sizeof *slots;
+	uint32_t stray;
+	int status;
+
+	memcpy(slots, item->params, item->params_bytes < bytes ? item->params_bytes : bytes);
+	stray = call->kinds ? stray_parameter(space, call, slots) : 0;
+	if (stray) {
+		snprintf(what, what_bytes, "%s: the memory of parameter %u is not mapped",
+			 call->name, stray);
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	}
+	status = call->make ? call->make(s, space, slots, outs) : make_call(s, call, slots, outs);
+	snprintf(what, what_bytes, "%s", call->name);
+	if (slots[0])
+		return write_answer(s, space, slots[0], status, outs);
+	if (status)
+		snprintf(what, what_bytes, "%s gave status %d of its library", call->name, status);
+	return status ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
+}
+
+/* ---- for modules.py ---- */
+
+/* 0, or a CUresult; `text` has the reason. */
+int rankfold_nvidia_library(const char *name, char *text, uint32_t text_bytes)
+{
+	for (uint32_t i = 0; i < NVIDIA_LIBRARIES; i++)
+		if (!strcmp(library_names[i], name))
+			return nvidia_library(library_names[i], text, text_bytes)
+				       ? CUDA_SUCCESS
+				       : CUDA_ERROR_NOT_SUPPORTED;
+	snprintf(text, text_bytes, "rankfold calls no functions of a library %.64s", name);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static uint32_t slots_of(const char *kinds)
+{
+	uint32_t count = 1;
+
+	for (; *kinds; kinds++)
+		count += strchr("vp", *kinds) ? 1 : strchr("je", *kinds) ? RF_JACOBI_SLOTS : 0;
+	return count;
+}
+
+int rankfold_nvidia_call(const char *library, const char *name, uint64_t *address,
+			 uint32_t *param_bytes)
+{
+	struct hal_function *made;
+	struct nvidia_call *call = calls;
+
+	while (call < calls + CALLS && (strcmp(library_names[call->library], library) != 0 ||
+					strcmp(call->name, name) != 0))
+		call++;
+	if (call == calls + CALLS)
+		return CUDA_ERROR_NOT_FOUND;
+	if (call->kinds) {
+		call->slots = slots_of(call->kinds);
+		if (call->slots > 1 + RF_CALL_SLOTS || strlen(call->kinds) > CALL_ARGUMENTS_MAX)
+			return CUDA_ERROR_NOT_SUPPORTED;
+		call->function = symbol(call->library, name);
+		if (!call->function)
+			return CUDA_ERROR_NOT_FOUND; /* in this version of the library */
+	}
+	made = calloc(1, sizeof *made + strlen(name) + 1);
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->call = call;
+	made->param_bytes = call->slots * (uint32_t)sizeof(uint64_t);
+	made->globals_at = CUDA_NO_GLOBALS;
+	strcpy(made->name, name);
+	*address = (uint64_t)(uintptr_t)made;
+	*param_bytes = made->param_bytes;
+	return CUDA_SUCCESS;
+}
+
+void nvidia_calls_close(struct hal_device *device)
+{
+	nvidia_fft_close(device);
+	if (device->solver_params)
+		solver("cusolverDnDestroyParams", (uint64_t)(uintptr_t)device->solver_params, 0);
+	if (device->solver)
+		solver("cusolverDnDestroy", (uint64_t)(uintptr_t)device->solver, 0);
+	device->solver = device->solver_params = NULL;
+}

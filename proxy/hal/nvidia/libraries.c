@@ -1,0 +1,90 @@
+/* libraries.c: finds NVIDIA's libraries, other than the driver.
+ *
+ * A library has one of its SONAMEs of libraries.def: the newest one that is in a folder that
+ * RANKFOLD_LIBRARIES names, or where the system looks. rankfold's own library of that name is
+ * refused, for the reason given in driver.c. Libraries are large, so one is loaded when it is first
+ * needed, and stays.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nvidia_hal.h"
+
+static const struct {
+	const char *library, *soname;
+} sonames[] = {
+#define RF_SONAME(name, cuda, soname) {#name, soname},
+#include "../../../interpose/api/libraries.def"
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	const char *name;
+	void *handle;
+} loaded[16];
+static uint32_t loaded_count;
+
+/* In each of the folders, then where the system looks. */
+static void *open_in(const char *folders, const char *soname)
+{
+	char path[4096];
+	void *handle = NULL;
+
+	for (const char *end; folders && *folders && !handle; folders = end + !!*end) {
+		end = strchrnul(folders, ':');
+		snprintf(path, sizeof path, "%.*s/%s", (int)(end - folders), folders, soname);
+		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	}
+	return handle ? handle : dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void *load(const char *name, char *text, uint32_t text_bytes)
+{
+	const char *newest = NULL;
+	void *handle = NULL;
+
+	for (size_t i = 0; i < sizeof sonames / sizeof *sonames && !handle; i++) {
+		if (strcmp(sonames[i].library, name) != 0)
+			continue;
+		newest = newest ? newest : sonames[i].soname;
+		handle = open_in(getenv("RANKFOLD_LIBRARIES"), sonames[i].soname);
+	}
+	if (handle && !dlsym(handle, "pncclAllReduce"))
+		return handle;
+	if (handle)
+		snprintf(
+			text, text_bytes,
+			"%s is rankfold's client library: start the proxy without it in LD_PRELOAD "
+			"or LD_LIBRARY_PATH",
+			newest);
+	else
+		snprintf(text, text_bytes,
+			 "the device's proxy does not find NVIDIA's %s: install it where the proxy "
+			 "runs, or name its folder in RANKFOLD_LIBRARIES",
+			 newest);
+	return NULL;
+}
+
+void *nvidia_library(const char *name, char *text, uint32_t text_bytes)
+{
+	void *handle = NULL;
+	uint32_t i = 0;
+
+	pthread_mutex_lock(&lock);
+	while (i < loaded_count && strcmp(loaded[i].name, name) != 0)
+		i++;
+	if (i < loaded_count) {
+		handle = loaded[i].handle;
+	} else {
+		handle = load(name, text, text_bytes);
+		if (handle) { /* one that is missing may be installed later */
+			loaded[loaded_count].name = name;
+			loaded[loaded_count++].handle = handle;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return handle;
+}
