@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 15
+#define RF_MINOR 16
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -188,13 +188,15 @@ struct rf_handle {
 	uint64_t handle;
 };
 
+/* Accesses may continue in an adjacent allocation that has this flag, too. */
+#define RF_ALLOC_JOINED 1u
 struct rf_alloc {
 	struct rf_record r;
 	uint64_t addr;      /* RF_ALLOC_ALIGNed, inside the heap */
 	uint64_t bytes;     /* as requested by the program */
 	uint64_t call_site; /* hash of the call stack; 0: unknown */
 	uint32_t stable;    /* 1: predicted to be long-lived (parameters, optimizer state) */
-	uint32_t reserved;
+	uint32_t flags;     /* RF_ALLOC_JOINED (1.16) */
 };
 struct rf_free {
 	struct rf_record r;

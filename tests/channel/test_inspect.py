@@ -78,7 +78,7 @@ def test_a_real_ring_is_printed(client: RingClient) -> None:
     assert lines[1] == "  epoch 1: not served"
     assert "  reply slots: 1 ANSWERED" in lines
     at = lines.index("consumed requests, 5 of 5 that are still there:")
-    assert lines[at + 1] == "  1 ALLOC addr=0x200000000000 bytes=4096 call_site=0 stable=0"
+    assert lines[at + 1] == "  1 ALLOC addr=0x200000000000 bytes=4096 call_site=0 stable=0 flags=0"
     assert lines[at + 2].startswith("  2 COPY stream=1 dst=0x200000000000 ")
     assert "src_place=INLINE" in lines[at + 2] and lines[at + 5].endswith(" slot 1")
     assert lines[at + 6 :] == [
@@ -116,7 +116,7 @@ def test_a_real_saved_state_is_printed(client: RingClient, tmp_path: Path) -> No
     assert not damaged
     assert lines[0].startswith("saved state, version ") and lines[1] == "  checksum: right"
     assert lines[3].startswith("  RANK capacity_chunks=32 ") and " seq=5 " in lines[3]
-    assert "  BUFFER addr=0x200000000000 bytes=4096 call_site=0 stable=0" in lines
+    assert "  BUFFER addr=0x200000000000 bytes=4096 call_site=0 stable=0 flags=0" in lines
     assert "  STREAM id=17 flags=1 priority=0" in lines
     assert lines[-1] == "  END"
     cut_out = copied(client.image, STATE, 1 << 16, tmp_path / "state")

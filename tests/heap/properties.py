@@ -53,6 +53,9 @@ class Heap:
         assert self.lib.heap_init(self.heap, capacity)
         self.seq = 0
         self.live: dict[int, int] = {}
+        self.reserved: dict[int, int] = {}
+        self.mapped: dict[int, int] = {}
+        self.unmapped: list[tuple[int, int, int]] = []  # with its free
 
     def __enter__(self) -> Heap:
         return self
@@ -88,6 +91,40 @@ class Heap:
 
     def retire(self, seq: int) -> None:
         self.lib.heap_retire(self.heap, seq)
+
+    # ---- reserved addresses ----
+
+    def reserve(self, size: int, site: int) -> int:
+        request = self.ffi.new("struct heap_request *", (size, site, site))
+        address = self.ffi.new("uint64_t *")
+        assert self.lib.heap_reserve(self.heap, request, address)
+        self.reserved[address[0]] = size
+        return int(address[0])
+
+    def unreserve(self, address: int) -> bool:
+        done = bool(self.lib.heap_unreserve(self.heap, address))
+        if done:
+            del self.reserved[address]
+        return done
+
+    def map(self, address: int, size: int) -> int | None:
+        """The free it waits for. None: it is not possible, and its memory is promised."""
+        placed = self.ffi.new("struct heap_placed *")
+        if not self.lib.heap_map(self.heap, address, size, placed):
+            return None
+        self.mapped[address] = size
+        return int(placed.after)
+
+    def unmap(self, address: int) -> None:
+        self.seq += 1
+        self.lib.heap_free(self.heap, address, self.seq, False)
+        self.unmapped.append((address, self.mapped.pop(address), self.seq))
+
+    def reservation(self, address: int) -> tuple[int, int] | None:
+        found = self.ffi.new("uint64_t[2]")
+        if not self.lib.heap_reservation(self.heap, address, found, found + 1):
+            return None
+        return int(found[0]), int(found[1])
 
     def fewest_chunks(self, size: int) -> int:
         """How many empty chunks `size` bytes need, in the best place for them."""
@@ -297,7 +334,102 @@ def what_lasts_shares_no_chunk_with_what_was_learnt_to_pass(loaded: Loaded, how:
     check()
 
 
+MAPPINGS = st.tuples(
+    st.sampled_from(["reserve", "map", "map", "map", "unmap", "unreserve"]),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 5),
+    st.integers(1, 3),
+)
+MAPPED = st.lists(
+    st.one_of(MAPPINGS, MAPPINGS, ALLOCATIONS, st.floats(0, 1, exclude_max=True)), max_size=120
+)
+
+
+ROUND = [("reserve", 0, 0, 1), ("map", 0, 0, 1), ("unmap", 0, 0, 1), ("unreserve", 0, 0, 1)]
+
+
+def follow_mappings(heap: Heap, steps: list[Any], retire: Any) -> list[Any]:
+    """Do the steps; what each has led to."""
+    done: list[Any] = []
+    for step in steps:
+        if isinstance(step, float) or len(step) == 3:
+            done += follow(heap, [step], retire)
+            continue
+        what, which, first, count = step
+        of = heap.mapped if what == "unmap" else heap.reserved
+        at = list(of)[int(which * len(of))] if of else None
+        if what == "reserve":
+            done.append(heap.reserve(4 * CHUNK, 7))
+        elif at is not None and what == "unreserve":
+            inside = any(at <= a < at + 4 * CHUNK for a in heap.mapped)
+            assert heap.unreserve(at) != inside
+        elif at is not None and what == "unmap":
+            heap.unmap(at)
+        elif at is not None:
+            done.append(try_to_map(heap, at + first * CHUNK, count * CHUNK))
+        retire(heap)
+        heap.check()
+    return done
+
+
+def try_to_map(heap: Heap, at: int, size: int) -> str:
+    if not heap.lib.heap_promise(heap.heap, size // CHUNK):
+        return "no memory"
+    taken = any(a < at + size and at < a + n for a, n in heap.mapped.items())
+    reserved = any(a <= at and at + size <= a + n for a, n in heap.reserved.items())
+    after = heap.map(at, size)
+    assert (after is None) == (taken or not reserved)
+    if after is None:
+        heap.lib.heap_unpromise(heap.heap, size // CHUNK)
+        return "not there"
+    last = max((seq for a, n, seq in heap.unmapped if a < at + size and at < a + n), default=0)
+    assert after == (last if last > heap.heap.retired_seq else 0), "its last free"
+    if after:
+        heap.retire(after)
+    return "mapped"
+
+
+def reserved_addresses_are_kept_and_mapped_memory_counts(loaded: Loaded, how: settings) -> None:
+    @how
+    @given(steps=MAPPED, seed=st.integers(0, 2**32))
+    @example(steps=[("reserve", 0, 0, 1), ("map", 0, 0, 1), ("unmap", 0, 0, 1), (1, 0, 0)], seed=0)
+    @example(steps=[("reserve", 0, 0, 1), ("reserve", 0, 0, 1), ("map", 0, 3, 3)], seed=0)
+    @example(steps=[("reserve", 0, 0, 1), *[("map", 0, 0, 1), ("unmap", 0, 0, 1)] * 70], seed=0)
+    @example(steps=[*ROUND * 80], seed=0)
+    @example(steps=[*ROUND[:2], ("unreserve", 0, 0, 1)], seed=0)
+    @example(steps=[*ROUND[:1] * 2, *[("map", 0, 0, 1), ("unmap", 0, 0, 1)] * 66], seed=0)
+    def check(steps: list[Any], seed: int) -> None:
+        pace = random.Random(seed)
+        with (
+            Heap(loaded, 48 * MIB) as mine,
+            Heap(loaded, 48 * MIB) as never,
+            Heap(loaded, 48 * MIB) as always,
+        ):
+            done = follow_mappings(
+                mine, steps, lambda h: h.retire(pace.randint(h.heap.retired_seq, h.seq))
+            )
+            assert done == follow_mappings(never, steps, lambda h: None)
+            assert done == follow_mappings(always, steps, lambda h: h.retire(h.seq))
+            spans = sorted((a, a + n) for of in (mine.live, mine.reserved) for a, n in of.items())
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+            every = {**mine.live, **mine.mapped}
+            touched = {c for a, size in every.items() for c in chunks(a, size)}
+            assert mine.heap.live_chunks == len(touched)
+            assert mine.heap.promised_chunks == 0
+            for at, size in mine.reserved.items():
+                for address in (at, at + size - 1):
+                    assert mine.reservation(address) == (at, size)
+            for at, size in mine.mapped.items():
+                found = mine.lib.heap_find(mine.heap, at + size - 1)
+                assert (found.addr, found.requested) == (at, size)
+            for at in mine.live:
+                assert mine.reservation(at) is None
+
+    check()
+
+
 ALL: list[Property] = [
+    reserved_addresses_are_kept_and_mapped_memory_counts,
     nothing_overlaps_and_counts_are_honest,
     neither_placement_nor_exhaustion_depends_on_when_frees_retire,
     memory_is_exhausted_where_no_place_is_left,

@@ -31,6 +31,7 @@ def by(name: str) -> Check:
 
 CALL_SITES = Check(call_sites, quick=True)
 EQUAL = by("stable_addresses_are_equal_whatever_else_ranks_allocate")
+RESERVED = by("reserved_addresses_are_kept_and_mapped_memory_counts")
 HONEST = by("nothing_overlaps_and_counts_are_honest")
 EXHAUSTED = by("memory_is_exhausted_where_no_place_is_left")
 APART = by("what_lasts_shares_no_chunk_with_what_was_learnt_to_pass")
@@ -94,8 +95,8 @@ TABLE: Table = {
         },
         COUNTED: {
             "more-than-the-device-has": (
-                "return fewest <= h->capacity_chunks - h->live_chunks;",
-                "return fewest <= h->capacity_chunks + 1 - h->live_chunks;",
+                "return fewest <= unused_chunks(h);",
+                "return fewest <= unused_chunks(h) + 1;",
             ),
         },
     },
@@ -109,6 +110,36 @@ TABLE: Table = {
         },
         HONEST: {
             "freed-bytes-still-count": ("h->live_bytes -= e->bytes;", ""),
+        },
+        RESERVED: {
+            "unmapped-addresses-are-anyones": (
+                "e->state = e->reservation ? HEAP_RESERVED : HEAP_QUARANTINED;",
+                "e->state = HEAP_QUARANTINED;",
+            ),
+            "unmapped-addresses-become-free": (
+                "seq, true, !e->reservation}",
+                "seq, true, true}",
+            ),
+            "unreserved-while-something-is-mapped": (
+                "if (h->extents[i].state != HEAP_RESERVED)\n"
+                "\t\t\treturn false;\n\theap_reservation",
+                ";\n\theap_reservation",
+            ),
+            "mapped-where-something-is": (
+                "if (h->extents[i].state != HEAP_RESERVED)\n\t\t\treturn false;\n\tstruct",
+                ";\n\tstruct",
+            ),
+            "mapped-beyond-the-end": ("|| bytes > first + whole - addr)", ")"),
+            "promised-and-live": ("\theap_unpromise(h, bytes / RF_CHUNK_BYTES);\n", ""),
+            "unreserved-addresses-count-as-memory": (
+                "(struct heap_freed){addr, bytes, seq, .addresses = true}",
+                "(struct heap_freed){addr, bytes, seq, true, true}",
+            ),
+            "reused-before-the-free-retires": (
+                "\tif (new.state != HEAP_LIVE)\n\t\tnew.seq = *after;\n",
+                "",
+            ),
+            "reservations-merged": (" && a->reservation == b->reservation &&", " &&"),
         },
     },
     "interpose/client/issue/call_site.c": {

@@ -220,6 +220,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 		struct rf_alloc *a = (void *)head;
 		a->addr = one_in(r, 30) ? wild(r) : RF_DEV_BASE + below(r, 16) * RF_CHUNK_BYTES / 2;
 		a->bytes = one_in(r, 3) ? below(r, 3 * RF_CHUNK_BYTES) : amount(r);
+		a->flags = one_in(r, 8) ? (uint32_t)wild(r) : (uint32_t)below(r, 2);
 		return sizeof *a;
 	}
 	case RF_OP_FREE:

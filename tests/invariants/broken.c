@@ -234,6 +234,9 @@ static void memory_as_a_whole(void)
 	BREAK("missing pages", m->missing++);
 	BREAK("dying pages", m->dying++);
 	BREAK("buffers overlap or are not sorted", m->buffers[0].bytes = RF_HEAP_BYTES);
+	BREAK("how far accesses reach", m->buffers[0].whole.bytes = 1);
+	BREAK("a buffer is joined to another", m->buffers[0].whole.addr--,
+	      m->buffers[0].whole.bytes++);
 	BREAK("the places in a list of moves", m->move_done++);
 	BREAK("pages move while work uses them", move_add(m, PAGE_HERE, MOVE_SAVE); m->inflight++);
 	BREAK("a page on its way out is not leaving", move_add(m, PAGE_HERE, MOVE_OUT);

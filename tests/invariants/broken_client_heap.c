@@ -22,6 +22,8 @@ void broken_heaps(void)
 	BREAK("no more memory is given out than the device has", h.live_chunks = 1 << 30;
 	      heap_alloc(&h, &r, &again));
 	BREAK("memory that is given out is free",
-	      carve_extent(&h, at.addr, 4096, &r, &again.after));
+	      carve_extent(&h, (struct heap_extent){.addr = at.addr, .bytes = 4096}, &again.after));
+	BREAK("memory without an address is counted", heap_unpromise(&h, 1));
+	BREAK("memory is mapped in whole chunks", heap_map(&h, at.addr, 4096, &again));
 	heap_destroy(&h);
 }

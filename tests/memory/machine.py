@@ -73,14 +73,14 @@ class Machine(RuleBasedStateMachine):
     def rank(self, number: int) -> Rank:
         return self.world.ranks[number]
 
-    @rule(number=RANK, page=PAGE)
-    def alloc(self, number: int, page: int) -> None:
+    @rule(number=RANK, page=PAGE, joined=st.booleans())
+    def alloc(self, number: int, page: int, joined: bool) -> None:
         rank = self.rank(number)
         m, lib = rank.memory, self.world.lib
         if page in rank.model or m.pages[page].chunk != self.world.ffi.NULL:
             return
         fits = m.live_count - m.dying < self.world.memory.total
-        assert rank.alloc(page) == fits
+        assert rank.alloc(page, joined) == fits
         assert lib.memory_valid(m, DEV_BASE + page * CHUNK, 1) == fits
 
     @rule(number=RANK, page=PAGE)

@@ -17,6 +17,7 @@ from memory import (
     test_forgetting,
     test_handing,
     test_holding,
+    test_joined,
     test_memory,
     test_reusing,
     test_sharing,
@@ -62,7 +63,19 @@ def any_requests(copy: Copy) -> Callable[[], None]:
     return check
 
 
+def joined(copy: Copy) -> Callable[[], None]:
+    library = load(copy.folder, copy.changed)
+
+    def check() -> None:
+        for rule in rules(test_joined):
+            with worlds(library) as make:
+                rule(make)
+
+    return check
+
+
 RULES = Check(any_requests)
+JOINED = Check(joined)
 
 TABLE: Table = {
     "interpose/launcher/snapshot/copy_on_write.py": {
@@ -196,6 +209,16 @@ TABLE: Table = {
         },
     },
     "proxy/core/memory/buffers.c": {
+        JOINED: {
+            "joined-to-none-before": ("while (is_joint(m, first))", "while (0)"),
+            "joined-to-none-behind": ("while (is_joint(m, end))", "while (0)"),
+            "joined-to-any": ("b[at].joined && b[at - 1].joined &&", ""),
+            "joined-over-a-gap": ("b[at - 1].addr + b[at - 1].bytes == b[at].addr;", "true;"),
+            "joined-to-what-is-freed": (
+                "if (at > 0)\n\t\tset_whole(m, at - 1);\n\tset_whole(m, at);\n\tforget",
+                "forget",
+            ),
+        },
         RULES: {
             "digest-kept-by-a-new-page": ("page->digested = 0;", ""),
             "a-hole-in-a-new-page": ("\t\tpage->hole = false;\n", ""),

@@ -177,9 +177,10 @@ class Rank:
             self.world.lib.sharing_owns(m, addr_of(first), count * CELL)
         )
 
-    def alloc(self, page: int) -> bool:
+    def alloc(self, page: int, joined: bool = False) -> bool:
         what = self.world.ffi.new("struct rf_alloc *")
         what.addr, what.bytes = DEV_BASE + page * CHUNK, CHUNK
+        what.flags = joined  # RF_ALLOC_JOINED
         if self.world.lib.memory_alloc(self.memory, what) != 0:
             return False
         self.model[page] = ZEROS

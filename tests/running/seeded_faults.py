@@ -13,7 +13,41 @@ REFUSED = (
     "test_a_kernel_with_a_refused_instruction_fails_its_rank"
 )
 
+MAPPED = "tests/running/test_behaviour.py::test_as_specified_folded_and_moved[expandable]"
+
 TABLE: Table = {
+    "interpose/client/issue/virtual_memory.c": {
+        MAPPED: {
+            "content-not-set-aside": ("\t\terror = copy_content(p, true);\n", "\t\t;\n"),
+            "content-not-brought-back": (
+                "error = copy_content(p, false);\n\tif (!error) {",
+                ";\n\tif (!error) {",
+            ),
+            "unmapped-in-part": ("if (!p || p->at != addr)\n", "if (!p)\n"),
+            "handles-not-counted": ("\t\tp->handles++;\n", ""),
+            "memory-not-counted": ("error = memory_promise(bytes);", "error = memory_promise(0);"),
+            "released-and-still-counted": ("\t\t\tmemory_unpromise(p->bytes);\n", "\t\t\t;\n"),
+            "accessible-from-the-start": (
+                "\t\tp->accessible = false;\n",
+                "\t\tp->accessible = true;\n",
+            ),
+        },
+    },
+    "interpose/client/issue/memory.c": {
+        MAPPED: {
+            "copies-end-at-the-border": (
+                "if (!a.mapped || !allocation_find",
+                "if (true || !allocation_find",
+            ),
+            "mapped-memory-is-freed": ("(e->reservation != 0) != (kind >= FREE_MAPPED)", "false"),
+            "pieces-are-not-joined": ("&placed, RF_ALLOC_JOINED)", "&placed, 0)"),
+        },
+    },
+    "interpose/client/api/pointers.c": {
+        MAPPED: {
+            "range-is-the-piece": ("(!mapped || a.mapped) &&", "!mapped &&"),
+        },
+    },
     "proxy/hal/soft/compiler/server.py": {
         (f"{IGNORED}[killed]",): {
             "failed-compilation-is-an-error-to-ignore": (

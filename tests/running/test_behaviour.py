@@ -20,6 +20,7 @@ SLOW = pytest.mark.slow  # they need most of their time to be compiled
 PROGRAMS = [
     "contexts",
     "copies",
+    "expandable",
     "first_launch",
     "graph_nodes",
     "managed",
@@ -40,10 +41,9 @@ REFUSALS = [
     "cudaIpcGetEventHandle: sharing events between processes (use NCCL between ranks) is",
     "cudaIpcOpenEventHandle: sharing events between processes (use NCCL",
     "cuIpcGetMemHandle: sharing device memory between processes (use NCCL",
-    "a range of addresses with several pieces of memory is not supported by rankfold: allocate",
+    "a part of a piece of memory that is mapped without the rest is not supported by rankfold",
     "a piece of memory that is mapped at two addresses is not supported by rankfold: allocate",
-    "a range of addresses whose memory is exchanged is not supported by rankfold: allocate",
-    "cuMemExportToShareableHandle: mapping device memory by hand, as NVSHMEM does",
+    "cuMemExportToShareableHandle: sharing device memory between processes (use NCCL between",
     "cudaMallocArray: arrays and textures (let kernels read linear memory) are not supported",
     "cudaMalloc3DArray: arrays and textures (let kernels",
     "cuArrayCreate_v2: arrays and textures (let kernels",
@@ -126,7 +126,7 @@ def test_forbidden_calls_are_reported(name: str, lines: list[str], state: State)
         assert len(said) == len(lines) and all(map(str.count, said, lines)), said
 
 
-@pytest.mark.usual("first_launch", "managed", "virtual_memory")
+@pytest.mark.usual("first_launch", "managed", "expandable")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_specified_folded_and_moved(name: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / f"{name}.cu")

@@ -101,24 +101,26 @@ def _run(command: Sequence[str]) -> None:
     assert process.returncode == 0, f"{' '.join(command)}\n{process.stderr}"
 
 
-def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
-    """A folder for RANKFOLD_NATIVE: the build, with a proxy's library in which `changed` replaces
-    `source`. Only that file is compiled."""
+def built_with(source: Path, changed: Path, folder: Path) -> Path:
+    """A folder for RANKFOLD_NATIVE: the build, with a library of the proxy's or the client's in
+    which `changed` replaces `source`. Only that file is compiled."""
     made = folder / "native"
     shutil.copytree(paths.native("include"), made / "include")
     shutil.copytree(paths.native("lib"), made / "lib", symlinks=True)
     objects = paths.native("obj")
     here = objects / source.relative_to(REPOSITORY).with_suffix(".o")
+    part = source.relative_to(REPOSITORY).parts[0]
     others = [  # an earlier commit's build may have left more
         each
-        for each in (objects / "proxy").rglob("*.o")
-        if each != here and (REPOSITORY / each.relative_to(objects)).with_suffix(".c").exists()
+        for each in (objects / part).rglob("*.o")
+        if each != here
+        and any(
+            (REPOSITORY / each.relative_to(objects)).with_suffix(kind).exists()
+            for kind in (".c", ".S")
+        )
     ]
-    includes = (
-        source.parent,
-        *(REPOSITORY / at for at in ("interpose/channel", "proxy/core", "proxy/hal")),
-        paths.native("gen"),
-    )
+    made_of = _proxy_arguments(source) if part == "proxy" else _client_arguments()
+    library = "librankfold-proxy.so" if part == "proxy" else "librankfold.so"
     subprocess.run(
         [
             "cc",
@@ -128,11 +130,11 @@ def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
             "-shared",
             "-O1",
             "-w",
-            *(f"-I{each}" for each in includes),
             "-o",
-            str(made / "lib/librankfold-proxy.so"),
+            str(made / "lib" / library),
             str(changed),
             *map(str, others),
+            *made_of,
             "-lpthread",
             "-lm",
             "-ldl",
@@ -140,6 +142,32 @@ def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
         check=True,
     )
     return made
+
+
+def _proxy_arguments(source: Path) -> list[str]:
+    includes = (
+        source.parent,
+        *(REPOSITORY / at for at in ("interpose/channel", "proxy/core", "proxy/hal")),
+        paths.native("gen"),
+    )
+    return [f"-I{each}" for each in includes]
+
+
+def _client_arguments() -> list[str]:
+    """As interpose/build.mk has them; a file that replaces another finds all layers."""
+    generated = paths.native("gen")
+    layers = [REPOSITORY / "interpose/client" / at for at in ("base", "issue", "graph", "api")]
+    return [
+        *(f"-I{each}" for each in (REPOSITORY / "interpose/channel", *layers, generated)),
+        "-ftls-model=initial-exec",
+        "-DRF_CLIENT",
+        "-Wl,-Bsymbolic",
+        "-Wl,-soname,librankfold.so",
+        f"-Wl,--version-script={generated / 'client.map'}",
+        *map(str, paths.native("obj/gen").glob("api_*.o")),
+        "-static-libgcc",
+        "-Wl,--exclude-libs,libgcc.a:libgcc_eh.a",
+    ]
 
 
 def declarations(*headers: Path) -> str:

@@ -27,7 +27,7 @@ from hypothesis.errors import Flaky
 
 from rankfold.paths import REPOSITORY
 from support.copied_tree import CopiedTree
-from support.native import proxy_with
+from support.native import built_with
 
 TESTS = REPOSITORY / "tests"
 CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -145,7 +145,7 @@ def outcome(fault: SeededFault, folder: Path, tree: CopiedTree) -> Outcome:
             result = tree.pytest(*arguments)
     else:
         copy = _copy(fault, folder)
-        result = _pytest_with(proxy_with(copy.source, copy.changed, folder), *arguments)
+        result = _pytest_with(built_with(copy.source, copy.changed, folder), *arguments)
     judged = _judged(result.returncode, result.stdout + result.stderr)
     skipped = not judged.noticed and " passed" not in result.stdout.splitlines()[-1]
     return judged._replace(skipped=skipped)

@@ -62,7 +62,17 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
 	struct allocation a;
 	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
-	if (!data || !allocation_find((void *)at, &a))
+	uint64_t first, whole;
+	bool mapped = data && allocation_find((void *)at, &a);
+	if (data && (!mapped || a.mapped) && addresses_find(at, &first, &whole)) {
+		char here = mapped; /* of its reservation, other than the rest */
+		switch (attribute) {
+		case 11: return put_value(data, &first, sizeof first);
+		case 12: return put_value(data, &whole, sizeof whole);
+		case 13: return put_value(data, &here, sizeof here);
+		}
+	}
+	if (!mapped)
 		return INVALID_VALUE;
 	void *context = context_numbered(a.owner);
 	bool pinned = memory_where((void *)at) == AT_PINNED;

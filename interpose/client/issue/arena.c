@@ -102,8 +102,10 @@ bool pinned_find(const void *address, struct allocation *out)
 	uint32_t i = find_block(address);
 	bool found = i < block_count;
 	if (found)
-		*out = (struct allocation){(uint64_t)arena_start() + blocks[i].offset,
-					   blocks[i].requested, blocks[i].owner, blocks[i].flags};
+		*out = (struct allocation){.base = (uint64_t)arena_start() + blocks[i].offset,
+					   .bytes = blocks[i].requested,
+					   .owner = blocks[i].owner,
+					   .flags = blocks[i].flags};
 	unlock(PINNED_LOCK);
 	return found;
 }

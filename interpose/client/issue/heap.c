@@ -63,14 +63,15 @@ static void count_down(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_
 static void free_retired(struct heap *h, uint64_t upto)
 {
 	for (; h->promoted < upto; h->promoted++)
-		h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
+		if (h->freed[h->promoted].addresses)
+			h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
 }
 
-/* Replaces the free extents under [addr, +bytes) by one live extent. *after: their last free that
- * is not retired; 0: none. */
-static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
-			 const struct heap_request *r, uint64_t *after)
+/* Replaces the extents under the new one; none of them is live. *after: their last free that is not
+ * retired; 0: none. */
+static bool carve_extent(struct heap *h, struct heap_extent new, uint64_t *after)
 {
+	uint64_t addr = new.addr, bytes = new.bytes;
 	uint32_t first = index_of(h, addr), last = index_of(h, addr + bytes - 1);
 	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
 	uint32_t n = 0;
@@ -80,13 +81,15 @@ static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
 		if (h->extents[i].seq > *after)
 			*after = h->extents[i].seq;
 	}
+	if (new.state != HEAP_LIVE)
+		new.seq = *after;
 	if (*after <= h->retired_seq)
 		*after = 0;
 	if (head.addr < addr) {
 		head.bytes = addr - head.addr;
 		parts[n++] = head;
 	}
-	parts[n++] = (struct heap_extent){addr, bytes, r->bytes, 0, HEAP_LIVE, 0, r->site};
+	parts[n++] = new;
 	if (tail.addr + tail.bytes > addr + bytes) {
 		tail.bytes = tail.addr + tail.bytes - (addr + bytes);
 		tail.addr = addr + bytes;
@@ -107,6 +110,15 @@ static bool carve_extent(struct heap *h, uint64_t addr, uint64_t bytes,
 	return true;
 }
 
+static void count_live(struct heap *h, uint64_t addr, uint64_t bytes)
+{
+	count_up(h->live, &h->live_chunks, addr, bytes);
+	count_up(h->held, &h->held_chunks, addr, bytes);
+	h->live_bytes += bytes;
+	INVARIANT(h->live_chunks + h->promised_chunks <= h->capacity_chunks,
+		  "no more memory is given out than the device has");
+}
+
 bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed *out)
 {
 	uint64_t whole = round_up(r->bytes, RF_ALLOC_ALIGN);
@@ -117,14 +129,15 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 		if (!choose_place(h, r, whole, out) && !place_anywhere(h, whole, out))
 			return false;
 	}
-	if (!carve_extent(h, out->addr, whole, r, &out->after))
+	struct heap_extent live = {.addr = out->addr,
+				   .bytes = whole,
+				   .requested = r->bytes,
+				   .state = HEAP_LIVE,
+				   .site = r->site};
+	if (!carve_extent(h, live, &out->after))
 		return false;
 	place_note(h, r, whole, out);
-	count_up(h->live, &h->live_chunks, out->addr, whole);
-	count_up(h->held, &h->held_chunks, out->addr, whole);
-	h->live_bytes += whole;
-	INVARIANT(h->live_chunks <= h->capacity_chunks,
-		  "no more memory is given out than the device has");
+	count_live(h, out->addr, whole);
 	return true;
 }
 
@@ -157,23 +170,144 @@ static bool freed_capacity(struct heap *h)
 	return true;
 }
 
+/* There is space for it. */
+static void note_freed(struct heap *h, struct heap_freed freed)
+{
+	h->freed[h->freed_count++] = freed;
+	if (h->freed_count - h->promoted > HEAP_QUARANTINE)
+		free_retired(h, h->freed_count - HEAP_QUARANTINE);
+}
+
 void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 {
 	struct heap_extent *e = &h->extents[index_of(h, addr)];
 	INVARIANT(e->addr == addr && e->state == HEAP_LIVE, "memory that is freed was allocated");
 	if (!freed_capacity(h))
 		return; /* no memory for the note: the range remains in use, which is safe */
-	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
-	e->state = HEAP_QUARANTINED;
+	e->state = e->reservation ? HEAP_RESERVED : HEAP_QUARANTINED;
 	e->seq = seq;
 	e->requested = 0;
 	count_down(h->live, &h->live_chunks, addr, e->bytes);
 	INVARIANT(h->live_bytes >= e->bytes, "the heap counts the bytes that it gave out");
 	h->live_bytes -= e->bytes;
-	if (learn)
+	if (learn && !e->reservation)
 		place_freed(h, e->site, e->bytes);
-	if (h->freed_count - h->promoted > HEAP_QUARANTINE)
-		free_retired(h, h->freed_count - HEAP_QUARANTINE);
+	note_freed(h, (struct heap_freed){addr, e->bytes, seq, true, !e->reservation});
+}
+
+/* ---- reserved addresses ---- */
+
+bool heap_reserve(struct heap *h, const struct heap_request *r, uint64_t *addr)
+{
+	struct heap_placed placed;
+	uint64_t whole = round_up(r->bytes, RF_CHUNK_BYTES), after;
+	if (!r->bytes || r->bytes > RF_HEAP_BYTES || !h->count)
+		return false;
+	if (!place_reservation(h, r, whole, &placed)) {
+		free_retired(h, h->freed_count);
+		if (!place_reservation(h, r, whole, &placed))
+			return false;
+	}
+	*addr = placed.addr;
+	struct heap_extent reserved = {.addr = *addr,
+				       .bytes = whole,
+				       .state = HEAP_RESERVED,
+				       .site = r->site,
+				       .reservation = *addr};
+	if (!carve_extent(h, reserved, &after))
+		return false;
+	place_note(h, r, whole, &placed);
+	return true;
+}
+
+/* The extents of the reservation that contains addr are [*first, the result); 0: there is none. */
+static uint32_t extents_reserved(const struct heap *h, uint64_t addr, uint32_t *first)
+{
+	if (!h->count || addr < RF_DEV_BASE || addr - RF_DEV_BASE >= RF_HEAP_BYTES)
+		return 0;
+	uint64_t reservation = h->extents[index_of(h, addr)].reservation;
+	if (!reservation)
+		return 0;
+	uint32_t end = *first = index_of(h, reservation);
+	while (end < h->count && h->extents[end].reservation == reservation)
+		end++;
+	return end;
+}
+
+bool heap_reservation(const struct heap *h, uint64_t addr, uint64_t *first, uint64_t *bytes)
+{
+	uint32_t from, end = extents_reserved(h, addr, &from);
+	if (!end)
+		return false;
+	*first = h->extents[from].addr;
+	*bytes = h->extents[end - 1].addr + h->extents[end - 1].bytes - *first;
+	return true;
+}
+
+bool heap_unreserve(struct heap *h, uint64_t addr)
+{
+	uint64_t bytes, first, after;
+	uint32_t from, end = extents_reserved(h, addr, &from);
+	if (!end || h->extents[from].addr != addr || !freed_capacity(h))
+		return false;
+	for (uint32_t i = from; i < end; i++)
+		if (h->extents[i].state != HEAP_RESERVED)
+			return false;
+	heap_reservation(h, addr, &first, &bytes);
+	uint64_t site = h->extents[from].site;
+	struct heap_extent gone = {.addr = addr, .bytes = bytes, .state = HEAP_QUARANTINED};
+	if (!carve_extent(h, gone, &after))
+		return false;
+	place_freed(h, site, bytes);
+	/* with the number of the last free, so that the list stays in order */
+	uint64_t seq = h->freed_count ? h->freed[h->freed_count - 1].seq : 0;
+	note_freed(h, (struct heap_freed){addr, bytes, seq, .addresses = true});
+	return true;
+}
+
+bool heap_promise(struct heap *h, uint64_t chunks)
+{
+	if (chunks > unused_chunks(h))
+		return false;
+	h->promised_chunks += chunks;
+	return true;
+}
+
+void heap_unpromise(struct heap *h, uint64_t chunks)
+{
+	INVARIANT(h->promised_chunks >= chunks, "memory without an address is counted");
+	h->promised_chunks -= chunks;
+}
+
+bool heap_map(struct heap *h, uint64_t addr, uint64_t bytes, struct heap_placed *out)
+{
+	uint64_t first, whole;
+	INVARIANT(bytes && !(addr % RF_CHUNK_BYTES) && !(bytes % RF_CHUNK_BYTES),
+		  "memory is mapped in whole chunks");
+	if (!heap_reservation(h, addr, &first, &whole) || bytes > first + whole - addr)
+		return false;
+	for (uint32_t i = index_of(h, addr); i <= index_of(h, addr + bytes - 1); i++)
+		if (h->extents[i].state != HEAP_RESERVED)
+			return false;
+	struct heap_extent live = {.addr = addr,
+				   .bytes = bytes,
+				   .requested = bytes,
+				   .state = HEAP_LIVE,
+				   .site = h->extents[index_of(h, addr)].site,
+				   .reservation = first};
+	*out = (struct heap_placed){.addr = addr, .stable = true};
+	if (!carve_extent(h, live, &out->after))
+		return false;
+	heap_unpromise(h, bytes / RF_CHUNK_BYTES);
+	count_live(h, addr, bytes);
+	return true;
+}
+
+void heap_unmap(struct heap *h, uint64_t addr, uint64_t seq)
+{
+	uint64_t live = h->live_chunks;
+	heap_free(h, addr, seq, false);
+	h->promised_chunks += live - h->live_chunks;
 }
 
 static void merge_extents(struct heap *h)
@@ -181,8 +315,9 @@ static void merge_extents(struct heap *h)
 	uint32_t n = 0;
 	for (uint32_t i = 1; i < h->count; i++) {
 		struct heap_extent *a = &h->extents[n], *b = &h->extents[i];
-		if (a->state == HEAP_FREE && b->state == HEAP_FREE && a->seq <= h->retired_seq &&
-		    b->seq <= h->retired_seq) {
+		bool alike = a->state == b->state && a->reservation == b->reservation &&
+			     (a->state == HEAP_FREE || a->state == HEAP_RESERVED);
+		if (alike && a->seq <= h->retired_seq && b->seq <= h->retired_seq) {
 			a->bytes += b->bytes;
 			a->seq = 0;
 		} else {
@@ -199,7 +334,8 @@ void heap_retire(struct heap *h, uint64_t seq)
 	h->retired_seq = seq;
 	for (; h->retired < h->freed_count && h->freed[h->retired].seq <= seq; h->retired++) {
 		const struct heap_freed *f = &h->freed[h->retired];
-		count_down(h->held, &h->held_chunks, f->addr, f->bytes);
+		if (f->memory)
+			count_down(h->held, &h->held_chunks, f->addr, f->bytes);
 	}
 	if (h->retired >= h->merge_at) {
 		merge_extents(h);
@@ -216,6 +352,10 @@ const char *heap_invalid(const struct heap *h)
 			return "the extents do not cover the heap in order";
 		if (e->state == HEAP_LIVE && (!e->requested || e->requested > e->bytes))
 			return "a live extent is smaller than its allocation";
+		if (e->state == HEAP_RESERVED && !e->reservation)
+			return "reserved addresses are in no reservation";
+		if (e->state <= HEAP_QUARANTINED && e->reservation)
+			return "free addresses are in a reservation";
 		bytes += e->state == HEAP_LIVE ? e->bytes : 0;
 		next = e->addr + e->bytes;
 	}
@@ -229,5 +369,7 @@ const char *heap_invalid(const struct heap *h)
 	}
 	if (live != h->live_chunks || held != h->held_chunks || bytes != h->live_bytes)
 		return "the totals are wrong";
-	return h->live_chunks <= h->capacity_chunks ? NULL : "more chunks than the device has";
+	return h->live_chunks + h->promised_chunks <= h->capacity_chunks
+		       ? NULL
+		       : "more chunks than the device has";
 }

@@ -5,6 +5,9 @@
  * one thing that does depend on it: the free that must be retired before the range may be used
  * again.
  *
+ * Addresses can also be reserved without memory, and memory be mapped there later, in parts
+ * (virtual_memory.c). Memory that exists and has no address is promised: it counts, too.
+ *
  * heap.c keeps the ranges, placement.c chooses the place of the next one.
  */
 #ifndef RANKFOLD_HEAP_H
@@ -16,16 +19,18 @@
 /* A freed range is not reused before this many later frees, unless memory is short. */
 #define HEAP_QUARANTINE 64u
 
-enum heap_state { HEAP_FREE, HEAP_QUARANTINED, HEAP_LIVE };
+enum heap_state { HEAP_FREE, HEAP_QUARANTINED, HEAP_LIVE, HEAP_RESERVED };
 struct heap_extent {
 	uint64_t addr, bytes; /* the extents cover the heap without gaps, in order */
 	uint64_t requested;   /* LIVE: bytes as requested by the program */
 	uint64_t seq;         /* not LIVE: the last free in it */
 	enum heap_state state;
 	uint64_t owner, site; /* LIVE: as given by the caller */
+	uint64_t reservation; /* LIVE, RESERVED: where its reservation begins; 0: it has none */
 };
 struct heap_freed {
 	uint64_t addr, bytes, seq;
+	bool memory, addresses; /* what was freed */
 };
 
 /* Statistics of the allocations of one call site, of one size from it, or of one group. */
@@ -41,7 +46,8 @@ struct heap {
 	uint32_t count, capacity;
 	uint32_t *live, *held; /* allocations per chunk: live ones; live or not retired ones */
 	uint64_t live_chunks, held_chunks;
-	uint64_t live_bytes; /* multiples of RF_ALLOC_ALIGN */
+	uint64_t promised_chunks; /* of memory without an address */
+	uint64_t live_bytes;      /* multiples of RF_ALLOC_ALIGN */
 	/* Frees in order; [retired, …) are not retired, [promoted, …) in quarantine. */
 	struct heap_freed *freed;
 	uint64_t freed_count, freed_capacity, promoted, retired;
@@ -70,8 +76,25 @@ bool heap_alloc(struct heap *, const struct heap_request *, struct heap_placed *
 const struct heap_extent *heap_find(const struct heap *, uint64_t addr);
 void heap_own(struct heap *, uint64_t addr, uint64_t owner); /* of the live allocation at addr */
 /* addr must be the start of a live allocation; seq is the number of its FREE record. `learn`: the
- * program has freed it, so predictions take the free into account. */
+ * program has freed it, so predictions take the free into account. Reserved addresses stay
+ * reserved. */
 void heap_free(struct heap *, uint64_t addr, uint64_t seq, bool learn);
+
+/* Reserves addresses: whole chunks, for as many bytes as the request has. */
+bool heap_reserve(struct heap *, const struct heap_request *, uint64_t *addr);
+/* The reservation that contains addr: its first address and its size. False: there is none. */
+bool heap_reservation(const struct heap *, uint64_t addr, uint64_t *first, uint64_t *bytes);
+/* The reservation at addr becomes free, if nothing is mapped in it. */
+bool heap_unreserve(struct heap *, uint64_t addr);
+/* Promises memory that will get an address. False: out of memory. */
+bool heap_promise(struct heap *, uint64_t chunks);
+void heap_unpromise(struct heap *, uint64_t chunks);
+/* Makes promised memory live at reserved addresses, in whole chunks. False: something is mapped
+ * there, or the addresses are not in one reservation. */
+bool heap_map(struct heap *, uint64_t addr, uint64_t bytes, struct heap_placed *);
+/* Frees what was mapped there, and promises it again. */
+void heap_unmap(struct heap *, uint64_t addr, uint64_t seq);
+
 /* The server has retired all frees up to seq. */
 void heap_retire(struct heap *, uint64_t seq);
 /* Describes what is wrong with the structure; NULL: nothing. For tests. */

@@ -13,6 +13,7 @@ struct allocation {
 	uint64_t base, bytes; /* as requested by the program */
 	uint64_t owner;       /* 0: none */
 	unsigned flags;       /* of pinned memory */
+	bool mapped;          /* by the program (virtual_memory.c) */
 };
 #define PINNED_MANAGED 0x80000000u   /* a flag in addition to those of cudaHostAlloc */
 bool pinned_is(const void *address); /* true if it is in the arena */
@@ -119,7 +120,7 @@ static inline enum where memory_where(const void *address)
 	return pinned_is(address) ? AT_PINNED : AT_PAGEABLE;
 }
 bool allocation_find(const void *address, struct allocation *); /* the live one that contains it */
-/* True if [address, +bytes) is in one live allocation. */
+/* True if [address, +bytes) is in one live allocation, or in adjacent ones that were mapped. */
 bool memory_on_device(const void *address, uint64_t bytes);
 /* The same for accesses by kernels: an allocation extends to a multiple of RF_ALLOC_ALIGN bytes, as
  * CUDA's do. Programs reduce sizes that are rounded up. */
@@ -135,6 +136,15 @@ int allocation_free(const void *address);
 /* The program releases it at this place in the stream. */
 int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* Reserved addresses, and memory for them; bytes are of whole chunks. See heap.h. */
+int addresses_reserve(uint64_t bytes, uint64_t *addr);
+bool addresses_free(uint64_t addr);
+bool addresses_find(uint64_t addr, uint64_t *first, uint64_t *bytes);
+int memory_promise(uint64_t bytes);
+void memory_unpromise(uint64_t bytes);
+int memory_map(uint64_t addr, uint64_t bytes);
+int memory_unmap(uint64_t addr, bool keep); /* keep: it is promised again */
 
 /* ---- virtual_memory.c: memory that a program maps itself; sizes in bytes ---- */
 

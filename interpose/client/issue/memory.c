@@ -71,12 +71,14 @@ static int open_heap(void)
 
 /* Under HEAP_LOCK, except while it waits: announces what heap_alloc has placed. No other thread
  * knows the address yet. */
-static int announce_allocation(const struct heap_request *request, const struct heap_placed *placed)
+static int announce_allocation(const struct heap_request *request, const struct heap_placed *placed,
+			       uint32_t flags)
 {
 	struct rf_alloc m = {.addr = placed->addr,
 			     .bytes = request->bytes,
 			     .call_site = request->site,
-			     .stable = placed->stable};
+			     .stable = placed->stable,
+			     .flags = flags};
 	int error = CUDA_OK;
 	while (!error) {
 		uint64_t seq = free_to_await(placed->after),
@@ -93,7 +95,10 @@ static int announce_allocation(const struct heap_request *request, const struct 
 			channel_wait_space(sizeof m);
 		lock(HEAP_LOCK);
 	}
-	heap_free(&heap, placed->addr, 0, false);
+	if (flags & RF_ALLOC_JOINED)
+		heap_unmap(&heap, placed->addr, 0);
+	else
+		heap_free(&heap, placed->addr, 0, false);
 	return error;
 }
 
@@ -107,8 +112,9 @@ static int allocate_memory(uint64_t owner, const struct heap_request *request, u
 	error = open_heap();
 	if (!error) {
 		(void)free_to_await(0); /* what is retired by now is free */
-		error = heap_alloc(&heap, request, &placed) ? announce_allocation(request, &placed)
-							    : OUT_OF_MEMORY;
+		error = heap_alloc(&heap, request, &placed)
+				? announce_allocation(request, &placed, 0)
+				: OUT_OF_MEMORY;
 	}
 	if (!error && owner)
 		heap_own(&heap, placed.addr, owner);
@@ -131,12 +137,15 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	return allocate_memory(owner, &request, address);
 }
 
+/* By the program, by its owner's end; memory that was mapped, and of that, what stays promised. */
+enum free_kind { FREE_OF_PROGRAM, FREE_OF_OWNER, FREE_MAPPED, FREE_KEPT };
+
 /* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work.
  *
  * Only the latter returns a sticky error. PyTorch, whose allocator frees in a stream
  * (rankfold/settings.py), does so in destructors: an error there ends the process, and the program
  * could not handle the exception that another call has given it for the fault. */
-static int free_memory(const void *address, uint64_t stream, bool learn)
+static int free_memory(const void *address, uint64_t stream, enum free_kind kind)
 {
 	int error = channel_open();
 	if (error)
@@ -150,14 +159,17 @@ static int free_memory(const void *address, uint64_t stream, bool learn)
 	while (!freed && !error) {
 		const struct heap_extent *e = heap_find(&heap, m.addr);
 		uint64_t seq = 0;
-		if (!e || e->addr != m.addr)
+		if (!e || e->addr != m.addr || (e->reservation != 0) != (kind >= FREE_MAPPED))
 			error = INVALID_VALUE;
 		else
 			seq = channel_try_post(&m.r, opcode, size);
 		if (seq) {
 			owner = e->owner;
 			bytes = e->bytes;
-			heap_free(&heap, m.addr, seq, learn);
+			if (kind == FREE_KEPT)
+				heap_unmap(&heap, m.addr, seq);
+			else
+				heap_free(&heap, m.addr, seq, kind == FREE_OF_PROGRAM);
 			freed = true;
 		} else if (!error) {
 			unlock(HEAP_LOCK);
@@ -172,11 +184,82 @@ static int free_memory(const void *address, uint64_t stream, bool learn)
 	return sticky && !(stream && freed) ? sticky : error;
 }
 
-int allocation_free(const void *address) { return free_memory(address, 0, true); }
+int allocation_free(const void *address) { return free_memory(address, 0, FREE_OF_PROGRAM); }
+
+int memory_unmap(uint64_t addr, bool keep)
+{
+	return free_memory((void *)addr, 0, keep ? FREE_KEPT : FREE_MAPPED);
+}
 
 int memory_free_in(const void *address, uint64_t stream)
 {
-	return free_memory(address, stream, true);
+	return free_memory(address, stream, FREE_OF_PROGRAM);
+}
+
+/* ---- reserved addresses, and memory that is mapped there (virtual_memory.c) ---- */
+
+int addresses_reserve(uint64_t bytes, uint64_t *addr)
+{
+	struct call_site from = call_site();
+	struct heap_request request = {bytes, from.site, from.path};
+	int error = context_use_device();
+	if (error)
+		return error;
+	lock(HEAP_LOCK);
+	error = open_heap();
+	if (!error && !heap_reserve(&heap, &request, addr))
+		error = OUT_OF_MEMORY;
+	unlock(HEAP_LOCK);
+	return error;
+}
+
+bool addresses_free(uint64_t addr)
+{
+	lock(HEAP_LOCK);
+	bool done = heap_unreserve(&heap, addr);
+	unlock(HEAP_LOCK);
+	return done;
+}
+
+bool addresses_find(uint64_t addr, uint64_t *first, uint64_t *bytes)
+{
+	lock(HEAP_LOCK);
+	bool found = heap_reservation(&heap, addr, first, bytes);
+	unlock(HEAP_LOCK);
+	return found;
+}
+
+int memory_promise(uint64_t bytes)
+{
+	lock(HEAP_LOCK);
+	int error = open_heap();
+	if (!error && !heap_promise(&heap, bytes / RF_CHUNK_BYTES))
+		error = OUT_OF_MEMORY;
+	unlock(HEAP_LOCK);
+	return error;
+}
+
+void memory_unpromise(uint64_t bytes)
+{
+	lock(HEAP_LOCK);
+	heap_unpromise(&heap, bytes / RF_CHUNK_BYTES);
+	unlock(HEAP_LOCK);
+}
+
+int memory_map(uint64_t addr, uint64_t bytes)
+{
+	struct heap_request request = {bytes, 0, 0};
+	struct heap_placed placed;
+	int error = context_use_device();
+	if (error)
+		return error;
+	lock(HEAP_LOCK);
+	(void)free_to_await(0); /* what is retired by now is free */
+	error = heap_map(&heap, addr, bytes, &placed)
+			? announce_allocation(&request, &placed, RF_ALLOC_JOINED)
+			: INVALID_VALUE;
+	unlock(HEAP_LOCK);
+	return error;
 }
 
 /* Returns the addresses of the owner's allocations, to be freed. False: out of host memory. */
@@ -200,7 +283,8 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 		return error;
 	*total_bytes = welcome->device.memory_bytes;
 	lock(HEAP_LOCK);
-	*free_bytes = *total_bytes - min(*total_bytes, heap.live_chunks * RF_CHUNK_BYTES);
+	uint64_t chunks = heap.live_chunks + heap.promised_chunks;
+	*free_bytes = *total_bytes - min(*total_bytes, chunks * RF_CHUNK_BYTES);
 	unlock(HEAP_LOCK);
 	*free_bytes -= pool_reserved(*free_bytes);
 	return CUDA_OK;
@@ -214,7 +298,7 @@ int memory_end(uint64_t owner)
 	if (!memory_of(owner, &addresses, &count))
 		return OUT_OF_MEMORY;
 	for (uint32_t i = 0; i < count; i++)
-		free_memory((void *)addresses[i], 0, false);
+		free_memory((void *)addresses[i], 0, FREE_OF_OWNER);
 	free(addresses);
 	pinned_end(owner);
 	return CUDA_OK;
@@ -229,7 +313,7 @@ bool allocation_find(const void *address, struct allocation *out)
 	lock(HEAP_LOCK);
 	const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
 	if (e)
-		*out = (struct allocation){e->addr, e->requested, e->owner, 0};
+		*out = (struct allocation){e->addr, e->requested, e->owner, 0, e->reservation != 0};
 	unlock(HEAP_LOCK);
 	return e;
 }
@@ -239,9 +323,16 @@ static bool in_allocation(const void *address, uint64_t bytes, uint64_t granule)
 	struct allocation a;
 	if (!allocation_find(address, &a))
 		return false;
-	uint64_t offset = (uint64_t)address - a.base;
+	uint64_t offset = (uint64_t)address - a.base, rest;
 	uint64_t whole = (a.bytes + granule - 1) / granule * granule;
-	return offset <= whole && bytes <= whole - offset;
+	if (offset > whole)
+		return false;
+	for (rest = whole - offset; bytes > rest; rest = a.bytes) {
+		bytes -= rest;
+		if (!a.mapped || !allocation_find((void *)(a.base + a.bytes), &a) || !a.mapped)
+			return false; /* only mapped memory continues in another allocation */
+	}
+	return true;
 }
 
 bool memory_on_device(const void *address, uint64_t bytes)

@@ -197,7 +197,7 @@ bool place_anywhere(const struct heap *h, uint64_t whole, struct heap_placed *ou
 			}
 		}
 	}
-	return fewest <= h->capacity_chunks - h->live_chunks;
+	return fewest <= unused_chunks(h);
 }
 
 /* ---- places ---- */
@@ -244,7 +244,7 @@ static bool is_affordable(const struct heap *h, uint64_t addr, uint64_t whole)
 	uint64_t chunks = h->live_chunks + new_chunks(h, addr, whole);
 	uint64_t packed = round_up(h->live_bytes + whole, RF_CHUNK_BYTES) / RF_CHUNK_BYTES;
 	uint64_t reserve = reserve_chunks(h) / (whole < OWN_SITE_BYTES ? 2 : 1);
-	return chunks <= h->capacity_chunks && chunks <= packed + reserve;
+	return new_chunks(h, addr, whole) <= unused_chunks(h) && chunks <= packed + reserve;
 }
 
 bool choose_place(const struct heap *h, const struct heap_request *r, uint64_t whole,
@@ -261,7 +261,17 @@ bool choose_place(const struct heap *h, const struct heap_request *r, uint64_t w
 	if (out->apart)
 		return true;
 	return find_lowest(h, whole, &out->addr) &&
-	       new_chunks(h, out->addr, whole) <= h->capacity_chunks - h->live_chunks;
+	       new_chunks(h, out->addr, whole) <= unused_chunks(h);
+}
+
+/* Addresses cost no memory, but a range may take a large part of them: where its place among
+ * long-lived memory is taken, it gets the lowest hole. */
+bool place_reservation(const struct heap *h, const struct heap_request *r, uint64_t whole,
+		       struct heap_placed *out)
+{
+	*out = (struct heap_placed){.stable = predict_stable(h, r, whole)};
+	out->apart = out->stable && place_apart(h, size_key(r->site, whole), whole, &out->addr);
+	return out->apart || find_aligned(h, RF_DEV_BASE, HEAP_END, whole, &out->addr);
 }
 
 void place_note(struct heap *h, const struct heap_request *r, uint64_t whole,

@@ -103,6 +103,7 @@ static bool save_buffers(struct writer *w, const struct saved_kind *kind, const 
 		s->bytes = b->bytes;
 		s->call_site = b->call_site;
 		s->stable = b->stable;
+		s->flags = b->joined ? RF_ALLOC_JOINED : 0;
 	}
 	return true;
 }
@@ -110,8 +111,11 @@ static bool save_buffers(struct writer *w, const struct saved_kind *kind, const 
 static int restore_buffer(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_buffer *s = record;
-	struct rf_alloc a = {
-		.addr = s->addr, .bytes = s->bytes, .call_site = s->call_site, .stable = s->stable};
+	struct rf_alloc a = {.addr = s->addr,
+			     .bytes = s->bytes,
+			     .call_site = s->call_site,
+			     .stable = s->stable,
+			     .flags = s->flags};
 	(void)now;
 	return memory_alloc(&r->memory, &a);
 }

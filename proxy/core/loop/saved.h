@@ -13,7 +13,7 @@
 
 #define STATE_OFFSET RF_HEAP_BYTES        /* in the image: memory by heap offset, then the state */
 #define STATE_MAGIC 0x4554415453465200ull /* "\0RFSTATE" */
-#define STATE_VERSION 10
+#define STATE_VERSION 11
 #define STATE_BYTES_MAX (1ull << 36)
 
 enum state_opcode {
@@ -43,7 +43,7 @@ struct state_rank {
 struct state_buffer {
 	struct rf_record r;
 	uint64_t addr, bytes, call_site;
-	uint32_t stable, reserved;
+	uint32_t stable, flags; /* as in rf_alloc */
 };
 struct state_chunk {
 	struct rf_record r;

@@ -28,6 +28,35 @@ struct buffer *memory_find(struct rank_memory *m, uint64_t addr)
 	return addr - b->addr < b->bytes ? b : NULL;
 }
 
+const struct memory_range *memory_whole(struct rank_memory *m, uint64_t addr)
+{
+	const struct buffer *b = memory_find(m, addr);
+	return b ? &b->whole : NULL;
+}
+
+static bool is_joint(const struct rank_memory *m, uint32_t at)
+{
+	const struct buffer *b = m->buffers;
+	return at > 0 && at < m->buffer_count && b[at].joined && b[at - 1].joined &&
+	       b[at - 1].addr + b[at - 1].bytes == b[at].addr;
+}
+
+/* Finds how far accesses may reach from the buffer at this place, and from those joined to it. */
+static void set_whole(struct rank_memory *m, uint32_t at)
+{
+	uint32_t first = at, end = at + 1;
+	if (at >= m->buffer_count)
+		return;
+	while (is_joint(m, first))
+		first--;
+	while (is_joint(m, end))
+		end++;
+	uint64_t low = m->buffers[first].addr,
+		 high = m->buffers[end - 1].addr + m->buffers[end - 1].bytes;
+	for (uint32_t i = first; i < end; i++)
+		m->buffers[i].whole = (struct memory_range){low, high - low};
+}
+
 int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 {
 	uint64_t offset = a->addr - RF_DEV_BASE;
@@ -68,8 +97,13 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		page->hole = false;
 	}
 	memmove(&m->buffers[at + 1], &m->buffers[at], (m->buffer_count - at) * sizeof *m->buffers);
-	m->buffers[at] = (struct buffer){a->addr, bytes, a->call_site, a->stable, false};
+	m->buffers[at] = (struct buffer){.addr = a->addr,
+					 .bytes = bytes,
+					 .call_site = a->call_site,
+					 .stable = a->stable,
+					 .joined = a->flags & RF_ALLOC_JOINED};
 	m->buffer_count++;
+	set_whole(m, at);
 	return CU_OK;
 }
 
@@ -135,6 +169,9 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	uint64_t offset = addr - RF_DEV_BASE, bytes = m->buffers[at].bytes;
 	m->buffer_count--;
 	memmove(&m->buffers[at], &m->buffers[at + 1], (m->buffer_count - at) * sizeof *m->buffers);
+	if (at > 0)
+		set_whole(m, at - 1);
+	set_whole(m, at);
 	forget_content(m, at);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {

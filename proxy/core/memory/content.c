@@ -118,14 +118,14 @@ void footprint_add(struct footprint *f, uint64_t addr, uint64_t bytes, uint32_t 
 /* The buffers that a work reaches, in the order in which it reaches them. */
 struct met {
 	uint32_t count;
-	const struct buffer *buffers[RANGES_MAX];
+	const struct memory_range *buffers[RANGES_MAX]; /* each with what is joined to it */
 };
 
 /* The buffer's index among those; RANGES_MAX: there are too many. */
-static uint32_t place_of(struct met *met, const struct buffer *b)
+static uint32_t place_of(struct met *met, const struct memory_range *b)
 {
 	uint32_t place = 0;
-	while (place < met->count && met->buffers[place] != b)
+	while (place < met->count && met->buffers[place]->addr != b->addr)
 		place++;
 	if (place == met->count && place < RANGES_MAX)
 		met->buffers[met->count++] = b;
@@ -154,8 +154,8 @@ static void footprint_part(struct rank_memory *m, struct digest *d, struct range
 }
 
 /* The part of the buffer that a reach is bounded by; the whole buffer if the bounds exceed it. */
-static struct range part_of(const struct reach *reach, struct bound bound, const struct buffer *b,
-			    uint32_t use)
+static struct range part_of(const struct reach *reach, struct bound bound,
+			    const struct memory_range *b, uint32_t use)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
 	if (reach->bounded & use && !__builtin_add_overflow(at, bound.low, &low) &&
@@ -167,7 +167,7 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 /* True if the bounds are wholly outside the buffer that the address points into: the reach then
  * concerns another buffer's content. */
 static bool reaches_other_buffer(const struct reach *reach, struct bound bound,
-				 const struct buffer *b)
+				 const struct memory_range *b)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
 	return __builtin_add_overflow(at, bound.low, &low) ||
@@ -176,7 +176,8 @@ static bool reaches_other_buffer(const struct reach *reach, struct bound bound,
 }
 
 /* Adds what a bounded reach may write before and after the buffer. */
-static void footprint_around(const struct reach *reach, const struct buffer *b, struct footprint *f)
+static void footprint_around(const struct reach *reach, const struct memory_range *b,
+			     struct footprint *f)
 {
 	const uint64_t heap_end = RF_DEV_BASE + RF_HEAP_BYTES, end = b->addr + b->bytes;
 	int64_t at = (int64_t)(reach->addr - b->addr);
@@ -200,7 +201,7 @@ static void footprint_around(const struct reach *reach, const struct buffer *b, 
 /* Adds one reach. The buffer's index enters the digest, because two addresses in one buffer differ
  * from two addresses in two buffers of equal content. */
 static void footprint_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
-			     const struct buffer *b, struct met *met, struct footprint *f)
+			     const struct memory_range *b, struct met *met, struct footprint *f)
 {
 	static const uint32_t uses[] = {REACH_READ, REACH_WRITTEN};
 	uint32_t place = place_of(met, b);
@@ -240,7 +241,7 @@ void content_footprint(struct rank_memory *m, struct digest *d, const struct rea
 			digest_word(d, reach->addr);
 			continue;
 		}
-		const struct buffer *b = memory_find(m, reach->addr);
+		const struct memory_range *b = memory_whole(m, reach->addr);
 		f->known = b != NULL;
 		if (b)
 			footprint_buffer(m, d, reach, b, &met, f);

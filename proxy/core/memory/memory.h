@@ -19,6 +19,10 @@
  * This module uses the device's table (hal.h) and is independent of ranks, jobs, streams and
  * channels, which call it. Fields are private to this module unless marked otherwise.
  *
+ * Buffers that the program has mapped next to each other are joined: an access may reach from one
+ * into the next. They are freed one by one; everything else that asks how far an address reaches
+ * takes all of them as one buffer (struct buffer, `whole`).
+ *
  * A rank's heap consists of pages of RF_CHUNK_BYTES. A page is live if a buffer touches it. A live
  * page is either resident (it refers to a chunk, which is mapped in the rank's space) or missing.
  * The content of a missing page is in the rank's image at the same offset, or in a host copy that
@@ -109,11 +113,18 @@
 /* of a copy or fill: bounds how long one rank delays the others */
 #define PIECE_BYTES (16ull << 20)
 
+struct memory_range {
+	uint64_t addr, bytes;
+};
+
 struct buffer {
 	uint64_t addr, bytes;
 	uint64_t call_site;
 	uint32_t stable;
 	bool freed;
+	bool joined; /* accesses may continue in an adjacent joined buffer: it is of one range of
+		      * addresses in which the program has mapped several pieces of memory */
+	struct memory_range whole; /* where accesses through an address in it may go */
 };
 
 struct chunk {            /* physical memory for a page, and for all pages that refer to it */
@@ -202,10 +213,6 @@ struct move {
 	struct chunk *chunk; /* OWN: the new chunk, */
 	struct chunk *from;  /* a copy of this one */
 	uint64_t hal_seq;    /* 0: there was nothing to copy */
-};
-
-struct memory_range {
-	uint64_t addr, bytes;
 };
 
 struct memory_counters {      /* of a rank, since it began */
@@ -364,6 +371,8 @@ static inline bool memory_only_exact(const struct rank_memory *m)
 
 int memory_alloc(struct rank_memory *, const struct rf_alloc *);
 struct buffer *memory_find(struct rank_memory *, uint64_t addr);
+/* The buffer that contains `addr`, with all that are joined to it; NULL: none. */
+const struct memory_range *memory_whole(struct rank_memory *, uint64_t addr);
 /* Marks a buffer that memory_free releases when older work has completed. */
 static inline void memory_freed(struct buffer *b) { b->freed = true; }
 void memory_free(struct rank_memory *, uint64_t addr);

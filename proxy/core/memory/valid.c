@@ -99,6 +99,15 @@ static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 	for (uint32_t i = 1; i < m->buffer_count; i++)
 		WRONG(m->buffers[i - 1].addr + m->buffers[i - 1].bytes > m->buffers[i].addr,
 		      "buffers overlap or are not sorted");
+	for (uint32_t i = 0; i < m->buffer_count; i++) {
+		const struct buffer *b = &m->buffers[i];
+		uint64_t end = b->addr + b->bytes, far = b->whole.addr + b->whole.bytes;
+		bool next = i + 1 < m->buffer_count && b->joined && b[1].joined && b[1].addr == end;
+		WRONG(b->addr < b->whole.addr ||
+			      (next ? far != b[1].whole.addr + b[1].whole.bytes : far != end),
+		      "how far accesses reach");
+		WRONG(!b->joined && b->whole.addr != b->addr, "a buffer is joined to another");
+	}
 	return NULL;
 }
 

@@ -123,8 +123,8 @@ static void add_copy(struct order *o, const struct rf_copy *c)
 
 /* An access through an address: to the part of its buffer within its bounds, or to all of the
  * buffer. */
-static void add_part(struct order *o, const struct buffer *b, uint64_t word, const struct bounds *x,
-		     const struct bound *bound, enum order_use use)
+static void add_part(struct order *o, const struct memory_range *b, uint64_t word,
+		     const struct bounds *x, const struct bound *bound, enum order_use use)
 {
 	int64_t at = (int64_t)(word - b->addr);
 	bool known = x->known & (use == ORDER_READ ? PROXY_READ : PROXY_WRITTEN);
@@ -137,7 +137,7 @@ static void add_part(struct order *o, const struct buffer *b, uint64_t word, con
 		add_access(o, b->addr, b->bytes, use, false);
 }
 
-static void add_reached(struct order *o, const struct buffer *b, uint64_t word, uint32_t use,
+static void add_reached(struct order *o, const struct memory_range *b, uint64_t word, uint32_t use,
 			const struct bounds *x)
 {
 	if (use &
@@ -165,7 +165,7 @@ static void add_words(struct rank *r, const struct item *i)
 		const struct bound_word *w = &launch.words[n];
 		uint64_t word;
 		memcpy(&word, i->data + w->at, sizeof word);
-		const struct buffer *b = memory_find(&r->memory, word);
+		const struct memory_range *b = memory_whole(&r->memory, word);
 		if (b)
 			add_reached(r->queue->order, b, word, w->use, &w->bounds);
 	}
@@ -176,7 +176,7 @@ static void add_variables(struct order *o, const struct function *f)
 	for (uint32_t n = 0; n < f->variable_count; n++) {
 		const struct proxy_access *v = &f->variables[n];
 		uint64_t at = f->module->globals_addr + v->at;
-		const struct buffer b = {.addr = at, .bytes = v->bytes};
+		const struct memory_range b = {.addr = at, .bytes = v->bytes};
 		add_reached(o, &b, at, v->use, &(struct bounds){0});
 	}
 }
