@@ -46,6 +46,7 @@
 #define RF_OFF_HEADER 0x0ull
 #define RF_OFF_SLOTS 0x1000ull      /* reply slots */
 #define RF_OFF_HOSTFUNC 0x6000ull   /* tokens of host functions that are due */
+#define RF_OFF_PINS 0x7000ull       /* parts of the pinned arena in use (1.16) */
 #define RF_OFF_RING 0x10000ull      /* request ring */
 #define RF_OFF_BULK 0x1000000ull    /* bulk slots: pageable data in transit */
 #define RF_OFF_PINNED 0x10000000ull /* pinned arena */
@@ -58,6 +59,9 @@
 #define RF_BULK_COUNT 64u
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
+/* (C) At RF_OFF_PINS: bit i: memory in chunk i of the pinned arena is in use, and its pages stay
+ * until the server has answered a PINNED request that finds the bit cleared. */
+#define RF_PIN_WORDS (RF_PINNED_SLOT_BYTES / RF_CHUNK_BYTES / 64)
 #define RF_COMM_ERRORS 64u /* communicators whose errors are kept */
 #define RF_URGENT_QUERY (1ull << 63)
 #define RF_URGENT_ELAPSED RF_URGENT_QUERY /* no handle has the number 0 */
@@ -541,8 +545,9 @@ _Static_assert(offsetof(struct rf_header, urgent) == 768, "behind writing");
 _Static_assert(offsetof(struct rf_header, comm_errors) == 1280, "behind urgent");
 _Static_assert(offsetof(struct rf_header, fault_rest) == 1792, "behind comm_errors");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
-_Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
+_Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_PINS,
 	       "host functions fit");
+_Static_assert(RF_OFF_PINS + RF_PIN_WORDS * sizeof(uint64_t) <= RF_OFF_RING, "pins fit");
 _Static_assert(RF_OFF_RING + RF_RING_BYTES <= RF_OFF_BULK, "ring fits");
 _Static_assert(RF_OFF_BULK + (uint64_t)RF_BULK_COUNT * RF_BULK_BYTES <= RF_OFF_PINNED, "bulk fits");
 _Static_assert(sizeof(struct rf_launch) + RF_PARAM_MAX <= RF_RECORD_MAX &&

@@ -177,6 +177,12 @@ struct hal {
 	 * `fd` at `offset`. */
 	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
 			      uint64_t bytes);
+	/* Host memory of the space that the device is to reach directly from now on, or no longer:
+	 * whole chunks, which no other space of the device has at this address. No submitted work
+	 * uses memory that it is no longer to reach. space_pinned: all of it is done; until then
+	 * the space's work waits, and the pages must stay. NULL: nothing is to be done. */
+	void (*space_pin)(struct hal_space *, uint64_t addr, uint64_t bytes, bool pinned);
+	bool (*space_pinned)(const struct hal_space *);
 	/* Returns the sticky error of the space (700: illegal address, 719: launch failure, …), 0
 	 * if none; `text`, unless NULL, receives a line for people. Work of a failed space is
 	 * skipped. */

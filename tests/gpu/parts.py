@@ -71,7 +71,8 @@ BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
 RECOVERIES = "checkpoint_while_it_runs or everything_is_killed or rests_in_the_store"
 DRIVER_MIN = 13000  # of CUDA 13, whose nvcc builds the programs: older drivers do not take its PTX
-COMPUTE_MODE, PAGEABLE_ACCESS = 20, 88  # CUdevice_attribute
+# CUdevice_attribute: the last is that kernels use host pointers of registered memory.
+COMPUTE_MODE, PAGEABLE_ACCESS, REGISTERED_ACCESS = 20, 88, 91
 
 
 class Skip(Exception):
@@ -109,6 +110,11 @@ def attribute(driver: Any, which: int, index: int) -> int:
     return value.value
 
 
+def reach_pinned(driver: Any, index: int) -> bool:
+    """Whether kernels reach a rank's pinned memory."""
+    return any(attribute(driver, each, index) for each in (PAGEABLE_ACCESS, REGISTERED_ACCESS))
+
+
 def look() -> None:
     """Part `gpu`: the driver's own words about the GPUs. Raises SystemExit if nothing can run."""
     driver = load_driver()
@@ -120,7 +126,7 @@ def look() -> None:
     text = ctypes.create_string_buffer(100)
     for index in range(count.value):
         driver.cuDeviceGetName(text, 100, index)
-        pinned = "reach" if attribute(driver, PAGEABLE_ACCESS, index) else "do not reach"
+        pinned = "reach" if reach_pinned(driver, index) else "do not reach"
         print(f"GPU {index}: {text.value.decode()}; kernels {pinned} pinned memory")
     if version.value < DRIVER_MIN:
         raise SystemExit(
@@ -308,8 +314,8 @@ def program(name: str) -> None:
             ctypes.CDLL(library)
         except OSError as error:
             raise Skip(f"matrix products need cuBLASLt 13: {error}") from error
-    if name in PINNED_PROGRAMS and not attribute(load_driver(), PAGEABLE_ACCESS, 0):
-        raise Skip("its kernels use pinned memory, which this GPU reaches only with HMM or ATS")
+    if name in PINNED_PROGRAMS and not reach_pinned(load_driver(), 0):
+        raise Skip("its kernels use pinned memory, which this GPU does not reach")
     command: tuple[str | Path, ...] = (cuda.build(ROOT / f"tests/{name}.cu"), *arguments.split())
     folded = on_gpu(world, 1, *command)
     if world > 1:

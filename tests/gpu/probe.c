@@ -3,7 +3,8 @@
  * measurement is bounded in count and time, all of them together take under 20 s.
  *
  *   probe          everything that cannot end the context
- *   probe pinned   whether a kernel reaches shared memory of this process: a process of its own
+ *   probe pinned   shared memory of this process, registered with the driver, and whether a kernel
+ *                  reaches it when it is not: a process of its own
  *   probe shared   cost and effect of read-only mappings; the last access ends the context
  *   probe ptx      prints the kernels that it gives to the driver
  *
@@ -351,6 +352,68 @@ static void ptx_compilation(void)
 	free(text);
 }
 
+#define REGISTERED_CHUNKS 64u
+#define COPIES 4u /* of all chunks */
+
+/* GB/s of copies to the device, chunk by chunk, from host memory that the driver knows. */
+static double copy_rate(const uint8_t *from, CUdeviceptr to)
+{
+	uint64_t begun;
+
+	settle();
+	begun = now_ns();
+	for (uint32_t i = 0; i < COPIES * REGISTERED_CHUNKS; i++)
+		TRY(cuMemcpyAsync, to,
+		    (CUdeviceptr)(uintptr_t)from + i % REGISTERED_CHUNKS * RF_CHUNK_BYTES,
+		    RF_CHUNK_BYTES, stream);
+	settle();
+	return COPIES * REGISTERED_CHUNKS * (double)RF_CHUNK_BYTES / (double)(now_ns() - begun);
+}
+
+/* Shared memory at a rank's address, registered as pins.c does it: what that costs, whether a
+ * kernel reaches it there, and how fast copies are. */
+static void registered(uint8_t *memory)
+{
+	struct {
+		uint64_t at;
+		uint32_t value;
+	} params = {(uintptr_t)memory, PUT_VALUE};
+	size_t bytes = 12;
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &params, CU_LAUNCH_PARAM_BUFFER_SIZE,
+			 &bytes, CU_LAUNCH_PARAM_END};
+	CUdeviceptr to = 0;
+	uint8_t *pinned = NULL;
+	double us[REGISTERED_CHUNKS];
+
+	for (uint32_t i = 0; i < REGISTERED_CHUNKS; i++) {
+		uint64_t begun = now_ns();
+
+		TRY(cuMemHostRegister_v2, memory + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES,
+		    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+		us[i] = (double)(now_ns() - begun) / 1e3;
+	}
+	say_percentiles("register_chunk", us, REGISTERED_CHUNKS, "2 MiB of shared memory");
+	launch(function("put"), extra);
+	settle();
+	say("registered_memory_reached", *(volatile uint32_t *)memory == PUT_VALUE, "bool",
+	    "1: a kernel writes to it at the address that the process has");
+	TRY(cuMemAllocAsync, &to, RF_CHUNK_BYTES, stream);
+	TRY(cuMemHostAlloc, (void **)&pinned, REGISTERED_CHUNKS * RF_CHUNK_BYTES, 0);
+	copy_rate(memory, to); /* the first time is slower */
+	say("registered_copy", copy_rate(memory, to), "GB/s", "to the device, 2 MiB at a time");
+	say("pinned_copy", copy_rate(pinned, to), "GB/s", "the same from memory of the driver's");
+	TRY(cuMemFreeAsync, to, stream);
+	settle();
+	TRY(cuMemFreeHost, pinned);
+	for (uint32_t i = 0; i < REGISTERED_CHUNKS; i++) {
+		uint64_t begun = now_ns();
+
+		TRY(cuMemHostUnregister, memory + i * RF_CHUNK_BYTES);
+		us[i] = (double)(now_ns() - begun) / 1e3;
+	}
+	say_percentiles("unregister_chunk", us, REGISTERED_CHUNKS, "2 MiB of shared memory");
+}
+
 /* Shared memory of this process, at the address of a rank's pinned memory. */
 static void pinned(void)
 {
@@ -366,12 +429,14 @@ static void pinned(void)
 	_Atomic uint32_t *word;
 	uint64_t end;
 
-	if (fd < 0 || ftruncate(fd, 4096))
+	if (fd < 0 || ftruncate(fd, REGISTERED_CHUNKS * RF_CHUNK_BYTES))
 		fail(CUDA_ERROR_OUT_OF_MEMORY, "no shared memory");
-	word = mmap((void *)(uintptr_t)at, 4096, PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+	word = mmap((void *)(uintptr_t)at, REGISTERED_CHUNKS * RF_CHUNK_BYTES,
+		    PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
 	if (word == MAP_FAILED)
 		fail(CUDA_ERROR_OUT_OF_MEMORY, "the addresses of pinned memory are taken");
+	registered((uint8_t *)word);
+	atomic_store(word, 0);
 	launch(function("put"), extra);
 	end = now_ns() + WAIT_NS;
 	while (atomic_load(word) != PUT_VALUE && d->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&

@@ -31,8 +31,9 @@ from support.ring_client import (
     opcodes,
 )
 
-GRANT, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASYNC = opcodes(
-    "GRANT", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD", "FREE_ASYNC"
+GRANT, PINNED, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASYNC = opcodes(
+    *("GRANT", "PINNED", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD"),
+    "FREE_ASYNC",
 )
 FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES")
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = opcodes(
@@ -253,6 +254,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     FILL: _fill,
     FREE_ASYNC: lambda r: struct.pack("<QQ", address(r), handle(r, STREAMS)),
     GRANT: lambda r: struct.pack("<Q", wild(r)),
+    PINNED: lambda r: b"",
     MODULE_DATA: _module_data,
     MODULE_LOAD: _module_load,
     MODULE_GLOBALS: lambda r: struct.pack("<QQ", handle(r, MODULES), address(r)),

@@ -33,6 +33,7 @@ struct range {
 	uint64_t bytes;
 };
 static struct range reserved[64], pinned[512], spares[64], variables[64];
+static unsigned long registered[512]; /* by index in `pinned`: inode of the file; 0: not so */
 static struct {
 	struct range r;
 	CUmemGenericAllocationHandle handle;
@@ -253,6 +254,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return error;
 	if (device || --retained < 0)
 		fake_fault("a context is released that was not retained");
+	for (size_t i = 0; i < 512; i++)
+		if (registered[i])
+			fake_fault("memory at %#llx is still registered", pinned[i].at);
 	for (size_t i = 0; i < 64; i++)
 		if (spares[i].bytes)
 			fake_fault("memory of a stream at %#llx is left", spares[i].at);
@@ -349,12 +353,14 @@ bool fake_window_open(void)
 	return true;
 }
 
+static bool is_still_there(const struct range *);
+
 /* Mappings are adjacent: a range that spans several is checked one by one. */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes)
 {
 	for (size_t i = 0; i < 512; i++)
 		if (inside(at, bytes, pinned[i]))
-			return true;
+			return !registered[i] || is_still_there(&pinned[i]);
 	if (fake_is_spare(at, bytes) || is_variable(at, bytes))
 		return true;
 	while (bytes) {
@@ -606,12 +612,80 @@ EXPORT CUresult cuMemFreeHost(void *at)
 
 	ENTER(cuMemFreeHost);
 	r = find(pinned, 512, (CUdeviceptr)(uintptr_t)at, 0);
-	if (!r || fake_in_use(r->at, r->bytes)) {
+	if (!r || registered[r - pinned] || fake_in_use(r->at, r->bytes)) {
 		fake_fault("cuMemFreeHost: %p is in use, or not pinned", at);
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	munmap(at, r->bytes);
 	r->bytes = 0;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+/* The file's inode of the memory there, 0: none that may be read and written; and whether all of
+ * its pages exist. */
+static unsigned long file_of(CUdeviceptr at, uint64_t bytes, bool *whole)
+{
+	static unsigned char there[4096];
+	char line[512], access[5];
+	unsigned long long first, end;
+	unsigned long inode, found = 0;
+	FILE *all = fopen("/proc/self/maps", "r");
+
+	while (all && fgets(line, sizeof line, all))
+		if (sscanf(line, "%llx-%llx %4s %*s %*s %lu", &first, &end, access, &inode) == 4 &&
+		    first <= at && at + bytes <= end && access[1] == 'w')
+			found = inode;
+	if (all)
+		fclose(all);
+	*whole = bytes / 4096 <= sizeof there && !mincore((void *)(uintptr_t)at, bytes, there);
+	for (uint64_t i = 0; *whole && i < bytes / 4096; i++)
+		*whole = there[i] & 1;
+	return found;
+}
+
+/* Registered memory must stay mapped, and keep its pages: the device has their physical
+ * addresses. */
+static bool is_still_there(const struct range *r)
+{
+	bool whole;
+
+	return file_of(r->at, r->bytes, &whole) == registered[r - pinned] && whole;
+}
+
+EXPORT CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
+{
+	CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
+	bool whole, taken = false;
+	unsigned long file;
+
+	ENTER(cuMemHostRegister_v2);
+	for (size_t i = 0; i < 512; i++)
+		taken |= overlaps(at, bytes, pinned[i]);
+	file = file_of(at, bytes, &whole);
+	if (at % 4096 || bytes % 4096 || !bytes || taken || !file || flags != 3) {
+		fake_fault("cuMemHostRegister: %p, %zu bytes: not memory of a file, or registered",
+			   memory, bytes);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	for (uint64_t i = 0; i < bytes; i += 4096) /* it gets its pages */
+		(void)*(volatile uint8_t *)(uintptr_t)(at + i);
+	registered[put(pinned, 512, at, bytes) - pinned] = file;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuMemHostUnregister(void *memory)
+{
+	struct range *r;
+
+	ENTER(cuMemHostUnregister);
+	r = find(pinned, 512, (CUdeviceptr)(uintptr_t)memory, 0);
+	if (!r || !registered[r - pinned] || fake_in_use(r->at, r->bytes) || !is_still_there(r)) {
+		fake_fault("cuMemHostUnregister: %p is in use, not registered, or was given back",
+			   memory);
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	r->bytes = 0;
+	registered[r - pinned] = 0;
 	return fake_leave(CUDA_SUCCESS);
 }
 
@@ -624,7 +698,7 @@ EXPORT void fake_reset(void)
 		if (reserved[i].bytes)
 			munmap((void *)(uintptr_t)reserved[i].at, reserved[i].bytes);
 	for (size_t i = 0; i < 512; i++)
-		if (pinned[i].bytes)
+		if (pinned[i].bytes && !registered[i])
 			munmap((void *)(uintptr_t)pinned[i].at, pinned[i].bytes);
 	for (size_t i = 0; i < TABLE; i++)
 		if (handles[i].live || handles[i].maps)
@@ -632,6 +706,7 @@ EXPORT void fake_reset(void)
 	munmap((void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES);
 	memset(reserved, 0, sizeof reserved);
 	memset(pinned, 0, sizeof pinned);
+	memset(registered, 0, sizeof registered);
 	memset(spares, 0, sizeof spares);
 	memset(maps, 0, sizeof maps);
 	memset(handles, 0, sizeof handles);

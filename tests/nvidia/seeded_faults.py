@@ -41,7 +41,27 @@ LISTED = _LIBRARIES + "test_functions_that_are_not_listed_are_not_called"
 DESCRIPTOR = _LIBRARIES + "test_a_descriptor_is_what_the_program_has_set[0]"
 FOLDED = _LIBRARIES + "test_folded_and_moved_the_results_are_the_same"
 
+_PINNED = "tests/nvidia/test_pinned.py::"
+WHEREVER = _PINNED + "test_memory_that_a_client_uses_is_registered_wherever_it_is"
+NEXT = _PINNED + "test_the_next_rank_at_these_addresses_gets_its_own"
+
 TABLE: Table = {
+    "proxy/core/loop/rank.c": {
+        WHEREVER: {
+            "pins-of-a-rank-that-comes-are-not-read": (
+                "job->world.size <= RF_PINNED_SLOTS",
+                "job->world.size > RF_PINNED_SLOTS",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/pins.c": {
+        NEXT: {
+            "a-space-leaves-its-registrations": (
+                "\tchange(space, wanted);\n",
+                "\tif (!closing)\n\t\tchange(space, wanted);\n",
+            ),
+        },
+    },
     "proxy/hal/nvidia/fft.c": {
         LAYOUTS: {
             "layouts-as-if-packed": ("f->embedded ? out : NULL", "NULL"),

@@ -287,6 +287,7 @@ class Fleet:
         job = RunningJob(self, name, len(where), folder)
         self.jobs.append(job)
         port, configs = free_port(), []
+        seen = "rankfold nvidia device" if "nvidia" in where[0] else "soft"
         for rank in range(job.world_size):
             config = {
                 "job": name,
@@ -295,7 +296,7 @@ class Fleet:
                 "command": command,
                 "workdir": str(workdir or folder),
                 "env": env or {},
-                "device": {"name": "soft", "memory_bytes": memory or self.memory},
+                "device": {"name": seen, "memory_bytes": memory or self.memory},
                 "socket": job.launcher(rank),
                 "client_socket": str(self.sockets / f"{name}.{rank}.c"),
                 "logs": str(folder / "logs"),

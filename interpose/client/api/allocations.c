@@ -101,7 +101,11 @@ int memory_info_get(size_t *free_bytes, size_t *total_bytes)
 int host_alloc(void **out, size_t bytes, unsigned flags)
 {
 	int error = out && bytes && flags <= 7 ? capture_forbids() : INVALID_VALUE;
-	return error ? error : pinned_alloc(bytes, context_owner(), flags, out);
+	if (!error)
+		error = pinned_alloc(bytes, context_owner(), flags, out);
+	if (!error)
+		pinned_announce();
+	return error;
 }
 
 int host_free(void *address)

@@ -19,6 +19,7 @@
 #define LOCKS(MOMENT, WAITS)                                                                       \
 	MOMENT(CARRIED_LOCK)    /* which of our own kernels are registered */                      \
 	WAITS(MODULE_LOCK)      /* what the server knows of modules and functions */               \
+	WAITS(PINS_LOCK)        /* the request that says which pinned memory is in use */          \
 	WAITS(HELPER_LOCK)      /* whether the thread for host functions runs */                   \
 	MOMENT(OPENING_LOCK)    /* the hand-over to the launcher */                                \
 	MOMENT(GRAPH_LOCK)      /* memory that graphs have allocated */                            \

@@ -3,7 +3,12 @@
  * It is the arena part of the memfd, mapped at the same address here and in the device's window. So
  * it moves with the rank, and no page is copied.
  *
- * Lock: PINNED_LOCK around the blocks. Nothing blocks.
+ * A GPU reaches the chunks that are in use directly, and for that it knows their physical pages. So
+ * the channel says which chunks these are (RF_OFF_PINS), and the pages of a chunk that is not used
+ * any more are given back only when the server knows that (pinned_announce). Memory that is
+ * allocated again before that keeps its pages.
+ *
+ * Lock: PINNED_LOCK around the blocks. Blocks: pinned_announce, which waits for the server.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,6 +20,108 @@
 
 static struct block *blocks;
 static uint32_t block_count, block_capacity;
+/* Under PINNED_LOCK, a bit per chunk as in the channel: */
+static uint64_t announced[RF_PIN_WORDS]; /* in use when the server was last asked */
+static uint64_t emptied[RF_PIN_WORDS];   /* no longer in use; its pages are still there */
+static uint64_t asked[RF_PIN_WORDS];     /* and not used since the server is asked */
+
+static _Atomic uint64_t *pins(void)
+{
+	return (_Atomic uint64_t *)((uint8_t *)channel_header + RF_OFF_PINS);
+}
+
+/* ---- chunks of the arena ---- */
+
+static bool bit_of(const uint64_t *bits, uint64_t chunk)
+{
+	return bits[chunk / 64] >> chunk % 64 & 1;
+}
+
+/* Under PINNED_LOCK: a block of these bytes is in use. */
+static void use_chunks(uint64_t offset, uint64_t bytes)
+{
+	for (uint64_t i = offset / RF_CHUNK_BYTES; i <= (offset + bytes - 1) / RF_CHUNK_BYTES;
+	     i++) {
+		uint64_t bit = 1ull << i % 64;
+		if (bit_of(emptied, i)) /* it reads as zero */
+			memset(arena_start() + i * RF_CHUNK_BYTES, 0, RF_CHUNK_BYTES);
+		emptied[i / 64] &= ~bit;
+		asked[i / 64] &= ~bit;
+		atomic_fetch_or(&pins()[i / 64], bit);
+	}
+}
+
+/* Under PINNED_LOCK. */
+static bool chunk_used(uint64_t chunk)
+{
+	uint64_t first = chunk * RF_CHUNK_BYTES, end = first + RF_CHUNK_BYTES;
+	for (uint32_t i = 0; i < block_count; i++)
+		if (blocks[i].requested && blocks[i].offset < end &&
+		    blocks[i].offset + blocks[i].bytes > first)
+			return true;
+	return false;
+}
+
+/* Under PINNED_LOCK: a block of these bytes is free. In chunks that other blocks use, its bytes are
+ * cleared, because the pages stay. */
+static void leave_chunks(uint64_t offset, uint64_t bytes)
+{
+	for (uint64_t at = offset, n; at < offset + bytes; at += n) {
+		uint64_t i = at / RF_CHUNK_BYTES, end = (i + 1) * RF_CHUNK_BYTES;
+		n = (end < offset + bytes ? end : offset + bytes) - at;
+		if (chunk_used(i)) {
+			memset(arena_start() + at, 0, n);
+			continue;
+		}
+		emptied[i / 64] |= 1ull << i % 64;
+		atomic_fetch_and(&pins()[i / 64], ~(1ull << i % 64));
+	}
+}
+
+/* Under PINNED_LOCK: gives back the pages of unused chunks. The server knows that they are. */
+static void give_back_chunks(void)
+{
+	int saved_errno = errno;
+	for (uint64_t i = 0; i < RF_PIN_WORDS * 64; i++)
+		if (bit_of(asked, i)) {
+			madvise(arena_start() + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES, MADV_REMOVE);
+			emptied[i / 64] &= ~(1ull << i % 64);
+		}
+	errno = saved_errno;
+}
+
+/* Under PINNED_LOCK: true if the server does not know them. */
+static bool note_changes(void)
+{
+	bool differ = false;
+	for (uint32_t i = 0; i < RF_PIN_WORDS; i++) {
+		uint64_t now = atomic_load(&pins()[i]);
+		differ |= announced[i] != now;
+		announced[i] = now;
+		asked[i] = emptied[i];
+	}
+	return differ;
+}
+
+/* One thread at a time: a reply is about the chunks as they were when it was requested. */
+void pinned_announce(void)
+{
+	struct rf_record m = {0};
+	if (!device_is_gpu() || channel_enter())
+		return;
+	lock(PINS_LOCK);
+	lock(PINNED_LOCK);
+	bool differ = note_changes();
+	unlock(PINNED_LOCK);
+	if (differ && !channel_call(&m, RF_OP_PINNED, sizeof m, NULL, 0, NULL, 0)) {
+		lock(PINNED_LOCK);
+		give_back_chunks();
+		unlock(PINNED_LOCK);
+	}
+	unlock(PINS_LOCK);
+}
+
+/* ---- blocks ---- */
 
 uint8_t *arena_start(void)
 {
@@ -60,6 +167,8 @@ static void *allocate_block(uint64_t requested, uint64_t owner, unsigned flags)
 		blocks[i].requested = requested;
 		blocks[i].owner = owner;
 		blocks[i].flags = flags;
+		if (device_is_gpu())
+			use_chunks(blocks[i].offset, bytes);
 		return arena_start() + blocks[i].offset;
 	}
 	return NULL;
@@ -135,7 +244,12 @@ static void drop_block(uint32_t i)
 	int saved_errno = errno;
 	INVARIANT(i < block_count && blocks[i].requested,
 		  "pinned memory that is freed was allocated");
-	madvise(arena_start() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
+	uint64_t offset = blocks[i].offset, bytes = blocks[i].bytes;
+	blocks[i].requested = 0;
+	if (device_is_gpu())
+		leave_chunks(offset, bytes);
+	else
+		madvise(arena_start() + offset, bytes, MADV_REMOVE);
 	errno = saved_errno;
 	merge_block(i);
 }

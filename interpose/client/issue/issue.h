@@ -21,6 +21,9 @@ bool pinned_find(const void *address, struct allocation *);
 int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
 int pinned_release(void *address); /* without waiting for the device */
 void pinned_end(uint64_t owner);
+/* After these three, without a lock: the device reaches what was allocated, and the pages of what
+ * was released are given back. Waits for the server. */
+void pinned_announce(void);
 
 /* ---- print.c ---- */
 

@@ -301,6 +301,7 @@ int memory_end(uint64_t owner)
 		free_memory((void *)addresses[i], 0, FREE_OF_OWNER);
 	free(addresses);
 	pinned_end(owner);
+	pinned_announce();
 	return CUDA_OK;
 }
 

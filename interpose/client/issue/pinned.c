@@ -36,6 +36,7 @@ static int wait_and_release(void *address)
 {
 	wait_for_device();
 	int error = pinned_release(address);
+	pinned_announce();
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
 }
@@ -92,9 +93,11 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 	lock(PINNED_LOCK);
 	error = add_notes(address);
 	unlock(PINNED_LOCK);
-	if (!error)
-		*out = address;
-	return error;
+	if (error)
+		return error;
+	pinned_announce();
+	*out = address;
+	return CUDA_OK;
 }
 
 /* Under PINNED_LOCK: the notes of all pages that a range of one managed allocation touches. */

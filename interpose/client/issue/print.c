@@ -30,6 +30,7 @@ int print_ring(uint64_t *address)
 			first = memory;
 		else
 			pinned_release(memory); /* another thread has loaded such a module too */
+		pinned_announce();
 	}
 	*address = (uint64_t)first;
 	return CUDA_OK;

@@ -7,8 +7,8 @@
  * treated as pageable, which is also correct, but waits. A thread that writes into memory while
  * another registers or unregisters it may lose what it writes.
  *
- * Lock: REGISTERED_LOCK, around the table and the replacement. Blocks: unregistering waits for the
- * device, before it takes the lock.
+ * Lock: REGISTERED_LOCK, around the table and the replacement. Blocks, without the lock:
+ * unregistering waits for the device, and both for the server.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -149,6 +149,7 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 	lock(REGISTERED_LOCK);
 	error = add_registered((uint64_t)address, bytes);
 	unlock(REGISTERED_LOCK);
+	pinned_announce();
 	errno = saved_errno;
 	return error;
 }
@@ -172,6 +173,7 @@ int host_unregister(void *address)
 	if (!error)
 		*r = registered[--registered_count];
 	unlock(REGISTERED_LOCK);
+	pinned_announce();
 	errno = saved_errno;
 	int sticky = channel_enter();
 	return sticky ? sticky : error;

@@ -48,6 +48,13 @@ int on_free_async(struct rank *r, const struct rf_free_async *a, uint32_t extra)
 	return s ? give_back(r, &a->r, a->addr, s) : CU_INVALID_HANDLE;
 }
 
+int on_pinned(struct rank *r, const struct rf_record *a, uint32_t extra)
+{
+	(void)a;
+	(void)extra;
+	return memory_pins_follow(&r->memory) ? CU_OK : RETRY;
+}
+
 int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 {
 	(void)extra;

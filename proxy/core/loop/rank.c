@@ -65,6 +65,8 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 			 code);
 		goto fail;
 	}
+	if (job->world.size <= RF_PINNED_SLOTS) /* each rank has its own addresses */
+		memory_pins_are_at(&r->memory, (const void *)(r->ring.map + RF_OFF_PINS));
 	if (!races_open(r) || !stream_new(r, RF_STREAM_LEGACY, 0, 0) ||
 	    !stream_new(r, RF_STREAM_PER_THREAD, 0, 0) || !list_rank(job->proxy, r)) {
 		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);

@@ -12,6 +12,7 @@
  *   invalidate.c invalidates content that nothing will read
  *   swap.c       pages that are moving between device and image
  *   request.c    requests for a rank's memory, their order, and which ranks release chunks
+ *   pins.c       which parts of a rank's pinned memory the device reaches directly
  *   lifecycle.c  opens and closes the memory of a device and of a rank
  *   transfer.c   the transfers of collectives, which reach any rank's memory (transfer.h)
  *   valid.c      checks that counters and lists agree
@@ -263,7 +264,9 @@ struct rank_memory {
 	uint32_t strays[STRAYS_MAX]; /* pages of unforeseen writes, not yet taken */
 	uint32_t stray_count;
 	struct memory_request request;
-	struct move *moves; /* all in one direction, in order */
+	const _Atomic uint64_t *pins_wanted; /* RF_PIN_WORDS words of the channel; or NULL */
+	uint64_t pins[RF_PIN_WORDS];         /* as given to the device */
+	struct move *moves;                  /* all in one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_capacity;
 };
 
@@ -382,6 +385,13 @@ bool memory_valid(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 uint64_t memory_resolve(struct rank_memory *, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *);
 bool memory_pinned(const struct rank_memory *, uint64_t addr); /* pinned host memory */
+
+/* ---- pins.c ---- */
+
+/* The words at RF_OFF_PINS, which stay there until the memory is closed. */
+void memory_pins_are_at(struct rank_memory *, const _Atomic uint64_t *wanted);
+/* Makes the device reach what the words say; false: call again later. */
+bool memory_pins_follow(struct rank_memory *);
 
 /* ---- content.c: called when a work that writes is submitted ---- */
 

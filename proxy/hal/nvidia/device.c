@@ -302,6 +302,10 @@ int nvidia_device_open(const struct hal_config *config, struct hal_device **out)
 	device->next_serial = 1;
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_cond_init(&device->wake, NULL);
+	pthread_mutex_init(&device->pin_lock, NULL);
+	pthread_mutex_init(&device->host_lock, NULL);
+	pthread_cond_init(&device->pin_wake, NULL);
+	device->pins_last = &device->pins_first;
 	error = host_arrays(device) ? choose_gpu(device) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!error)
 		error = open_context(device);
@@ -391,6 +395,9 @@ void nvidia_device_close(struct hal_device *device)
 		return; /* work may be in progress: the process ends after this */
 	if (device->context && !nvidia_bind(device))
 		release_device(device);
+	pthread_cond_destroy(&device->pin_wake);
+	pthread_mutex_destroy(&device->host_lock);
+	pthread_mutex_destroy(&device->pin_lock);
 	pthread_cond_destroy(&device->wake);
 	pthread_mutex_destroy(&device->lock);
 	free(device->chunks);

@@ -79,6 +79,8 @@ typedef enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 } CUlaunchAttributeID;
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 #define CU_MEMHOSTALLOC_PORTABLE 1
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
+#define CU_MEMHOSTREGISTER_PORTABLE 1
+#define CU_MEMHOSTREGISTER_DEVICEMAP 2
 #define CU_LAUNCH_PARAM_END ((void *)0)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
@@ -158,6 +160,8 @@ typedef struct {
 	X(cuMemFreeAsync, (CUdeviceptr, CUstream))                                                 \
 	X(cuMemHostAlloc, (void **, size_t, unsigned))                                             \
 	X(cuMemFreeHost, (void *))                                                                 \
+	X(cuMemHostRegister_v2, (void *, size_t, unsigned))                                        \
+	X(cuMemHostUnregister, (void *))                                                           \
 	X(cuStreamCreate, (CUstream *, unsigned))                                                  \
 	X(cuStreamDestroy_v2, (CUstream))                                                          \
 	X(cuStreamQuery, (CUstream))                                                               \

@@ -1,6 +1,12 @@
 /* hal.c: the table of the NVIDIA HAL, and the order in which a device is opened. */
 #include "nvidia_hal.h"
 
+static void device_close(struct hal_device *device)
+{
+	nvidia_pins_stop(device); /* the device thread frees what that leaves */
+	nvidia_device_close(device);
+}
+
 static int device_open(const struct hal_config *config, struct hal_device **out)
 {
 	struct hal_device *device;
@@ -11,12 +17,14 @@ static int device_open(const struct hal_config *config, struct hal_device **out)
 	error = nvidia_sums_load(device);
 	if (error)
 		nvidia_refuse(device, "the kernels of collectives cannot be loaded", error);
+	if (!error)
+		error = nvidia_pins_start(device);
 	if (!error && pthread_create(&device->thread, NULL, nvidia_thread_main, device))
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	device->started = !error;
 	device->config.text = NULL; /* the caller's text is only valid during this call */
 	if (error)
-		nvidia_device_close(device);
+		device_close(device);
 	else
 		atomic_store(&nvidia_open_device, *out = device);
 	return error;
@@ -25,7 +33,7 @@ static int device_open(const struct hal_config *config, struct hal_device **out)
 __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.type = "nvidia",
 	.device_open = device_open,
-	.device_close = nvidia_device_close,
+	.device_close = device_close,
 	.device_lost = nvidia_device_lost,
 	.arithmetic = nvidia_arithmetic,
 	.chunk_create = nvidia_chunk_create,
@@ -39,6 +47,8 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.space_protect = nvidia_space_protect,
 	.space_copied = nvidia_space_copied,
 	.space_map_host = nvidia_space_map_host,
+	.space_pin = nvidia_space_pin,
+	.space_pinned = nvidia_space_pinned,
 	.space_error = nvidia_space_error,
 	.space_cancel = nvidia_space_cancel,
 	.stream_create = nvidia_stream_create,

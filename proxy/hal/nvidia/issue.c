@@ -1,9 +1,9 @@
 /* issue.c: submits one work to the driver: kernels; copies and fills, piece by piece; and host
  * operations as host functions, which the driver calls in the stream's order. Sums: sums.c.
  *
- * A piece of a copy is contiguous on both sides. Copies of host memory would wait for the stream,
- * so they go through a pinned buffer (stage.c); if all are busy, the stream tries again
- * later.
+ * A piece of a copy is contiguous on both sides. Copies of host memory that is not registered would
+ * wait for the stream, so they go through a pinned buffer (stage.c); if all are busy, the stream
+ * tries again later.
  *
  * Runs in the device thread. Host functions run in the driver's thread and do not call the driver.
  */
@@ -101,6 +101,8 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 	if (ref->space) {
 		side.available = nvidia_space_resolve(ref->space, at, write, &side.at);
 	} else if ((side.available = nvidia_scratch_space(device, at))) {
+		side.at = at;
+	} else if ((side.available = nvidia_pinned_from(device, at))) {
 		side.at = at;
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
@@ -202,6 +204,11 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	return issue_check(s, space, "copy", error);
 }
 
+static bool pins_change(const struct hal_space *space)
+{
+	return space && !nvidia_space_pinned(space);
+}
+
 static enum issued copy_work(struct hal_stream *s, struct hal_work *w)
 {
 	uint64_t width = w->copy.width, height = w->copy.height;
@@ -211,6 +218,8 @@ static enum issued copy_work(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (issue_is_failed(w->copy.dst.space) || issue_is_failed(w->copy.src.space))
 		return FAILED;
+	if (pins_change(w->copy.dst.space) || pins_change(w->copy.src.space))
+		return PART;
 	nvidia_space_settle(&w->copy.dst, bytes_of_rows(width, height, w->copy.dst_pitch));
 	nvidia_space_settle(&w->copy.src, bytes_of_rows(width, height, w->copy.src_pitch));
 	if (is_host(s->device, &w->copy.dst) && is_host(s->device, &w->copy.src))
@@ -335,6 +344,8 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 
 	if (issue_is_failed(space))
 		return FAILED;
+	if (!nvidia_space_pinned(space) || nvidia_pins_in_the_way(device, space))
+		return PART;
 	if (nvidia_window_shows(device, space))
 		return ALL;
 	if (nvidia_kernels_run(device)) {

@@ -8,6 +8,7 @@
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   module.c    modules and functions
+ *   pins.c      pinned memory that the device reaches directly
  *   space.c     a rank's addresses, and the window
  *   gemm.c      matrix products
  *   stream.c    the streams' rings of works
@@ -29,19 +30,25 @@
  *    (the HAL's own kernels, sums.c, use only aliases). A kernel therefore sees its own rank's
  *    memory there and no other. Memory that is read-only in a space is also read-only in the
  *    window: a kernel's write to it is a fault.
- *  - The window's upper half shows the rank's pinned arena, which is host memory, in the same way.
- *    It is not registered with the driver, which would pin all of its 8 GiB and ignore the holes
- *    that a program leaves when it frees memory. Copies treat it as pageable memory; kernels reach
- *    it if the device can access pageable memory (HMM or ATS).
+ *  - The window's upper half has the ranks' pinned arenas, which are host memory, each at its
+ *    rank's own address. Chunks of them that are in use are registered with the driver (pins.c):
+ *    copies use them directly, and kernels reach them. Copies treat the rest as pageable memory;
+ *    kernels reach it if the device can access pageable memory (HMM or ATS). Where ranks have
+ *    the same addresses for their arenas, nothing is registered, and the window shows the active
+ *    rank's.
  *
  * Threads: the loop's thread creates chunks, spaces and streams and puts work into the streams'
  * rings. One device thread takes it out, submits it to the driver, and polls counters that the
  * device writes when works are done: after those that someone waits for, and after every sixteenth;
  * only this thread changes the window. The loop never waits for a device.
  *
- * Locks: hal_device.lock guards the list of chunks to be cleared, the counters' free slots and the
- * sleep of the device thread. It is held for a few calls that only queue work. Everything else that
- * the threads share is atomic, with one writer.
+ * A third thread registers and unregisters pinned memory: the driver takes long for it, and may
+ * wait for kernels.
+ *
+ * Locks: pin_lock guards the list of spaces with changes of registrations, host_lock the mappings
+ * of the window's upper half. hal_device.lock guards the list of chunks to be cleared, the
+ * counters' free slots and the sleep of the device thread. It is held for a few calls that only
+ * queue work. Everything else that the threads share is atomic, with one writer.
  *
  * A fault of a kernel destroys the context; the device is then *lost*: all spaces have failed, all
  * work counts as completed, and only a new proxy brings the device back.
@@ -103,6 +110,9 @@ struct hal_function {
 	char name[];
 };
 
+#define CUDA_PINNED_BASE (RF_DEV_BASE + RF_HEAP_BYTES)
+#define CUDA_PIN_CHUNKS ((uint32_t)((RF_WINDOW_BYTES - RF_HEAP_BYTES) / RF_CHUNK_BYTES))
+#define CUDA_SLOT_CHUNKS ((uint32_t)(RF_PINNED_SLOT_BYTES / RF_CHUNK_BYTES))
 #define CUDA_HOSTS_MAX 8u
 struct nvidia_host_range {
 	uint64_t addr, bytes;
@@ -119,7 +129,18 @@ struct hal_space {
 	_Atomic uint64_t version;   /* incremented by each map, unmap and protect */
 	struct nvidia_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
-	_Atomic bool failed; /* claimed by the caller that sets the text and then `error` */
+	/* Its first host range has its address for as long as the space exists: set by the pinning
+	 * thread. */
+	_Atomic bool placed;
+	_Atomic bool
+		pins_change; /* the pinning thread is to change, or is changing, registrations */
+	bool pins_used;      /* by the loop's thread only */
+	/* Guarded by pin_lock: */
+	struct hal_space *pins_next;
+	bool pins_queued, closing;
+	uint64_t pins_wanted[RF_PIN_WORDS];
+	uint64_t pins[RF_PIN_WORDS]; /* used by the pinning thread only */
+	_Atomic bool failed;         /* claimed by the caller that sets the text and then `error` */
 	_Atomic int error;
 	_Atomic uint64_t cancelled_ns; /* 0: not cancelled */
 	char text[CUDA_TEXT_BYTES];
@@ -201,6 +222,15 @@ struct hal_device {
 	pthread_t thread;
 	bool started;
 
+	pthread_mutex_t pin_lock, host_lock;
+	pthread_cond_t pin_wake;
+	struct hal_space *pins_first, **pins_last;
+	bool pins_stop;
+	pthread_t pin_thread;
+	bool pins_started, pins_refused;
+	_Atomic uint64_t pinned[CUDA_PIN_CHUNKS / 64]; /* registered chunks of the arenas */
+	_Atomic uint64_t slot_owner[RF_PINNED_SLOTS];  /* the space that is placed there; 0: none */
+
 	/* Used by the device thread only: */
 	struct hal_stream *streams;
 	uint64_t cleared; /* clearings issued */
@@ -253,6 +283,19 @@ static inline uint64_t nvidia_scratch_space(const struct hal_device *device, uin
 
 	return offset < CUDA_SCRATCH_BYTES ? CUDA_SCRATCH_BYTES - offset : 0;
 }
+
+/* pins.c */
+void nvidia_space_pin(struct hal_space *, uint64_t addr, uint64_t bytes, bool pinned);
+bool nvidia_space_pinned(const struct hal_space *);
+/* Unregisters all of it, and then hands the space to the device thread. */
+void nvidia_pins_close(struct hal_space *);
+/* The number of bytes from here on that one registration covers; 0: none does. */
+uint64_t nvidia_pinned_from(const struct hal_device *, uint64_t addr);
+/* Whether another space, that is being closed, still has the addresses of this one. */
+bool nvidia_pins_in_the_way(const struct hal_device *, const struct hal_space *);
+int nvidia_pins_start(struct hal_device *);
+void nvidia_pins_stop(struct hal_device *);
+void nvidia_space_dead(struct hal_space *); /* for the device thread to free */
 
 /* space.c */
 int nvidia_space_create(struct hal_device *, struct hal_space **);

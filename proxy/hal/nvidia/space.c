@@ -38,15 +38,14 @@ int nvidia_space_create(struct hal_device *device, struct hal_space **out)
  * may still read the space, and frees it. */
 void nvidia_space_destroy(struct hal_space *space)
 {
-	struct hal_device *device = space->device;
-
+	if (space->pins_used) {
+		nvidia_pins_close(space);
+		return;
+	}
 	for (uint32_t i = 0; i < space->host_count; i++)
 		munmap(space->hosts[i].memory, space->hosts[i].bytes);
 	space->host_count = 0;
-	space->next = atomic_load(&device->dead_spaces);
-	while (!atomic_compare_exchange_weak(&device->dead_spaces, &space->next, space))
-		;
-	nvidia_wake(device);
+	nvidia_space_dead(space);
 }
 
 /* The chunk's index in the heap, or CUDA_HEAP_CHUNKS. */
@@ -154,7 +153,9 @@ void nvidia_space_settle(struct hal_ref *ref, uint64_t bytes)
 		if (ref->addr < space->hosts[i].addr || offset > available ||
 		    bytes > available - offset)
 			continue;
-		*ref = (struct hal_ref){NULL, (uintptr_t)(space->hosts[i].memory + offset)};
+		if (i || !atomic_load(&space->placed)) /* otherwise it has its own address */
+			ref->addr = (uintptr_t)(space->hosts[i].memory + offset);
+		ref->space = NULL;
 		return;
 	}
 }
@@ -251,19 +252,22 @@ static CUresult map_missing(struct hal_device *device, const struct hal_space *s
 	return error ? error : last;
 }
 
-/* Duplicates the mapping of the rank's memory at the window's address: mremap with size 0 copies
- * it. */
-static CUresult show_hosts(struct hal_device *device, const struct hal_space *space)
+/* Under host_lock. Duplicates the mapping of the rank's memory at the window's address: mremap with
+ * size 0 copies it. A placed arena stays. */
+static CUresult swap_hosts(struct hal_device *device, const struct hal_space *space)
 {
 	for (; device->shown_count; device->shown_count--) {
 		const struct nvidia_host_range *r = &device->shown[device->shown_count - 1];
+		uint64_t slot = (r->addr - CUDA_PINNED_BASE) / RF_PINNED_SLOT_BYTES;
 
+		if (atomic_load(&device->slot_owner[slot]))
+			continue;
 		if (mmap((void *)(uintptr_t)r->addr, r->bytes, PROT_NONE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
 			 0) == MAP_FAILED)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	for (uint32_t i = 0; i < space->host_count; i++) {
+	for (uint32_t i = space->placed; i < space->host_count; i++) {
 		const struct nvidia_host_range *r = &space->hosts[i];
 
 		if (mremap(r->memory, 0, r->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
@@ -272,6 +276,16 @@ static CUresult show_hosts(struct hal_device *device, const struct hal_space *sp
 		device->shown[device->shown_count++] = *r;
 	}
 	return CUDA_SUCCESS;
+}
+
+static CUresult show_hosts(struct hal_device *device, const struct hal_space *space)
+{
+	CUresult error;
+
+	pthread_mutex_lock(&device->host_lock);
+	error = swap_hosts(device, space);
+	pthread_mutex_unlock(&device->host_lock);
+	return error;
 }
 
 CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
