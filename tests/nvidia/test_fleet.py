@@ -13,6 +13,7 @@ from support.command import Rankfold, Specs
 from support.fixtures import rankfold
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+from support.privileges import need_criu
 
 __all__ = ["rankfold"]
 
@@ -198,6 +199,39 @@ def test_a_job_continues_after_a_fault_on_a_gpu(
     job = rankfold.job("faulty")
     assert (job["phase"], job["restarts"]) == ("Succeeded", 1), job["message"]
     assert rankfold("logs", "faulty") == "cudaSuccess\n"
+
+
+@pytest.mark.slow
+def test_ranks_come_back_from_their_checkpoint_after_the_fault_of_another_one(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """All ranks of a GPU lose its context. Another proxy serves them, and what they print and
+    compute is that of a job that no fault has met."""
+    need_criu()
+    program, last = str(cuda.build(PROGRAM.parent / "fault_later.cu")), specs.folder / "last"
+    fault, steps = specs.folder / "fault", "60"
+    device = ("--device", "nvidia", "--memory", "64MiB", "--gpus", "1", "--name", "unmet")
+    command = (program, steps, str(fault))
+    rankfold("run", "--world-size", "2", *device, "--", *command, "/")
+    wanted = [rankfold("logs", "unmet", "--rank", str(rank)) for rank in range(2)]
+    restarts = "restart: {maxRestarts: 20}"
+    specs.program([*command, str(last)], "met", gpus=1, ranks=2, extra=restarts)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    rankfold.until(lambda: "step 8 data" in rankfold("logs", "met"))
+    rankfold("checkpoint", "met", "--wait")
+    saved = rankfold("logs", "met").count("data")
+    proxy = rankfold.proxy_pid("local/nvidia-0")
+    fault.touch()
+    rankfold.until(lambda: rankfold.job("met")["restarts"])
+    fault.unlink()
+    rankfold.until(lambda: f"step {int(steps) - 2} data" in rankfold("logs", "met"))
+    assert rankfold.proxy_pid("local/nvidia-0") != proxy
+    last.touch()
+    rankfold.until(lambda: rankfold.job("met")["phase"] in OVER)
+    assert rankfold.job("met")["phase"] == "Succeeded", rankfold.job("met")["message"]
+    assert saved > 8 and wanted == [
+        rankfold("logs", "met", "--rank", str(rank)) for rank in range(2)
+    ]
 
 
 @pytest.mark.slow
