@@ -84,6 +84,32 @@ def test_equal_gradients_are_saved_once(state: Path) -> None:
     assert set(files(state)) == names
 
 
+def test_gradients_that_are_only_equal_stay_those_of_their_worker(
+    python: Python, tmp_path: Path
+) -> None:
+    """0.0 is equal to -0.0, which has another bit."""
+    script = tmp_path / "zeros.py"
+    script.write_text(
+        "import torch, torch.distributed as dist, rankfold.elastic as elastic\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "from torch.utils.data import DataLoader\n"
+        "dist.init_process_group('gloo')\n"
+        "model = DDP(torch.nn.Linear(1, 1))\n"
+        "elastic.wrap(model, torch.optim.SGD(model.parameters(), 0.1))\n"
+        "for x in elastic.steps(DataLoader([0] * 4)):\n"
+        "    found = [each.grad for each in model.parameters()]\n"
+        "    print([each if each is None else each.item() for each in found])\n"
+        "    for each in model.parameters():\n"
+        "        each.grad = torch.full_like(each, (-0.0, 0.0, -0.0)[dist.get_rank()])\n"
+    )
+    state = tmp_path / "state"
+    done = python(*RUN[:3], "--world=3", "--schedule=0:1,2:3", "--state", state, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    for rank, zero in enumerate(("-0.0", "0.0", "-0.0")):
+        lines = (state / f"rank-{rank}.out").read_text().splitlines()
+        assert lines == ["[None, None]"] + 3 * [f"[{zero}, {zero}]"]
+
+
 def test_state_that_all_processes_have_written_is_used_without_its_name(
     python: Python, state: Path
 ) -> None:
@@ -96,7 +122,7 @@ def test_state_that_all_processes_have_written_is_used_without_its_name(
     (state / STEP).rename(unfinished)
     part = unfinished / "rank-1.pt"
     content = part.read_bytes()
-    part.write_bytes(content[:-1])
+    part.unlink()
     done = python(*command, "--resume", SCRIPT, "same")
     assert "has no saved state" in done.stderr
     part.write_bytes(content)
