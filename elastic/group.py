@@ -15,6 +15,7 @@ from .errors import NotSupported
 
 if TYPE_CHECKING:
     from .host import Host
+    from .turns import Brought
     from .worker import Worker
 
 Tensors = list[torch.Tensor]
@@ -69,11 +70,13 @@ class Group(dist.ProcessGroup):
     """Rank r of W. In a backward pass an all-reduce returns at once, as gloo's does; others run
     when the pass has all its gradients. Any other collective waits for the other workers."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, subject: str = "") -> None:
+        """`subject`: part of the names of its calls, where a worker has several groups."""
         super().__init__(worker.rank, worker.host.world)
         self._worker = worker
+        self._subject = subject
         self._calls = 0
-        self._pending: list[tuple[Callable[[], Any], torch.futures.Future[Any], Tensors]] = []
+        self._pending: list[tuple[Brought, torch.futures.Future[Any], Tensors]] = []
         self._works: list[Any] = []  # C++ keeps no reference to what Python returns
         # With static_graph the first pass reduces after its gradients are complete.
         self.waits_in_backward = False
@@ -114,12 +117,10 @@ class Group(dist.ProcessGroup):
         self._works.append(work)
         return work
 
-    def _bring(
-        self, name: str, value: Any, act: Callable[[dict[int, Any]], Any]
-    ) -> Callable[[], Any]:
+    def _bring(self, name: str, value: Any, act: Callable[[dict[int, Any]], Any]) -> Brought:
         self._calls += 1
         self._worker.host.stage.cut.called(self._worker.rank)
-        return self._worker.bring((name, self._calls), value, act)
+        return self._worker.bring((name + self._subject, self._calls), value, act)
 
     def _refuse(self, tensors: Tensors) -> None:
         self._worker.host.check_process()
@@ -138,32 +139,38 @@ class Group(dist.ProcessGroup):
             host.stage.cut.called(self._worker.rank)
             return host.gloo.allreduce(tensors, options or dist.AllreduceOptions())
 
-        def act(values: dict[int, torch.Tensor]) -> None:
+        def act(values: dict[int, torch.Tensor]) -> torch.Tensor | None:
             mine = {rank: _flat(value) for rank, value in values.items()}
-            result = _combined(host, mine, operation)
-            for value in values.values():
-                value.detach().copy_(result.view(value.shape))
+            return self._reduced(values, _combined(host, mine, operation))
 
         take = self._bring("all-reduce", tensors[0], act)
         # The script's own calls wait; DistributedDataParallel's are asynchronous.
         asynchronous = options is None or options.asyncOp
-        if not asynchronous or self.waits_in_backward:
-            take()
-            return self._finished(tensors)
-        if not self._pending and not private.at_end_of_backward(self._drain):
-            take()
-            return self._finished(tensors)
+        waits = not asynchronous or self.waits_in_backward
+        if waits or not (self._pending or private.at_end_of_backward(self._drain)):
+            return self._finished(self._taken(tensors, take()))
         future: torch.futures.Future[Any] = torch.futures.Future()
         self._pending.append((take, future, tensors))
         work = private.finished(future)
         self._works.append(work)
         return work
 
+    def _reduced(
+        self, values: dict[int, torch.Tensor], result: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The tensors of the workers of this process have the result afterwards."""
+        for value in values.values():
+            value.detach().copy_(result.view(value.shape))
+        return None
+
+    def _taken(self, tensors: Tensors, result: torch.Tensor | None) -> Tensors:
+        """The value of a Work, given what `_reduced` has returned."""
+        return tensors
+
     def _drain(self) -> None:
         """The others run until every bucket of this pass is added."""
         for take, future, tensors in self._pending:
-            take()
-            future.set_result(tensors)
+            future.set_result(self._taken(tensors, take()))
         self._pending, self._works = [], []
 
     def allreduce_coalesced(self, tensors: Tensors, options: Any = None) -> Any:

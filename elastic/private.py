@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._utils import ExceptionWrapper as ExceptionWrapper
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory
@@ -124,12 +125,30 @@ def has_hooks(model: Any) -> bool:
     return bool(model._comm_hooks)
 
 
-def arrange_buckets(model: Any) -> None:
+def before_forward(function: Callable[[Any], None]) -> None:
+    """Calls `function` with each DistributedDataParallel before its forward pass."""
+    stock = DistributedDataParallel._pre_forward
+
+    def pre_forward(model: Any, *inputs: Any, **named: Any) -> Any:
+        function(model)
+        return stock(model, *inputs, **named)
+
+    DistributedDataParallel._pre_forward = pre_forward
+
+
+def reduce_with(model: Any, group: Any) -> None:
+    """The reducer calls this process group from now on, the model itself that which it had."""
+    model.reducer._update_process_group(group)
+
+
+def arrange_buckets(model: Any) -> bool:
     """Once, after its first backward pass, the reducer arranges buckets in the order in which
-    gradients became ready. Rank 0 broadcasts them as two int32 tensors: the indices of the
-    parameters with the number of buckets, and the number of parameters of each."""
+    gradients became ready; returns whether it has. Rank 0 broadcasts them as two int32 tensors: the
+    indices of the parameters with the number of buckets, and the number of parameters of each."""
     if model.reducer._rebuild_buckets():
         model._has_rebuilt_buckets = True
+        return True
+    return False
 
 
 def use_buckets(model: Any, buckets: list[list[int]]) -> None:

@@ -25,6 +25,7 @@ from .stage import Stage
 from .worker import Worker
 
 GLOO = (None, "gloo", "cpu:gloo")
+MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # with which users change it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 LARGEST_IN_HEAP, KEPT_BYTES = 1 << 25, 1 << 30  # the first is glibc's limit
 
@@ -59,11 +60,18 @@ def _new_group(*args: Any, **options: Any) -> None:
     raise NotSupported("dist.new_group: the elastic runtime has the default group only")
 
 
+def _before_forward(model: Any) -> None:
+    worker = current.worker()
+    if worker is not None:
+        worker.before_forward(model)
+
+
 def _install() -> None:
     """Scripts find the run's process group in torch.distributed."""
     private.replace("init_process_group", _init_process_group)
     private.replace("destroy_process_group", _destroy_process_group)
     private.replace("new_group", _new_group)
+    private.before_forward(_before_forward)
 
 
 def _environment(rank: int, world: int) -> None:
@@ -169,7 +177,7 @@ def _share_memory(workers: int) -> None:
     with contextlib.suppress(AttributeError):  # another libc
         libc = ctypes.CDLL(None)
         libc.mallopt(M_ARENA_MAX, 1)
-        if workers == 1:
+        if workers == 1 and MMAP_THRESHOLD not in os.environ:
             libc.mallopt(M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
             libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 

@@ -153,7 +153,7 @@ def save_shared(worker: Worker, folder: Path) -> None:
         models.append(
             {
                 "parameters": {n: p.detach() for n, p in wrapped.module.named_parameters()},
-                "optimizer": {places[p]: state for p, state in optimizer.state.items()},
+                "optimizer": {places[p]: state for p, state in optimizer.state.items() if state},
                 "optimizer_type": type(optimizer).__name__,
                 "settings": wrapped.settings(),
                 "buckets": wrapped.buckets if worker.host.stage.keeps_bits else None,

@@ -113,9 +113,8 @@ class Meetings:
 
     def bring(
         self, rank: int, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
-    ) -> Callable[[], Any]:
-        """The worker that comes last calls `act` with the values of all. Returns at once; the
-        function that is returned waits for the result, and is called once."""
+    ) -> Brought:
+        """The worker that comes last calls `act` with the values of all. Returns at once."""
         meeting = self._open.setdefault(key, _Meeting())
         meeting.values[rank] = value
         if len(meeting.values) == self._count:
@@ -123,13 +122,30 @@ class Meetings:
             meeting.acted = True
             self._turns.wake(meeting.waiting)
 
-        def take() -> Any:
-            while not meeting.acted:
-                meeting.waiting.append(rank)
-                self._wait(rank, " ".join(map(str, key)))
-            meeting.left += 1
-            if meeting.left == self._count:
-                del self._open[key]
-            return meeting.result
+        return Brought(self, meeting, rank, key)
 
-        return take
+    def take(self, meeting: _Meeting, rank: int, key: tuple[Any, ...]) -> Any:
+        while not meeting.acted:
+            meeting.waiting.append(rank)
+            self._wait(rank, " ".join(map(str, key)))
+        meeting.left += 1
+        if meeting.left == self._count:
+            del self._open[key]
+        return meeting.result
+
+
+class Brought:
+    """A worker's part in a meeting. It is called once: the call waits for the result."""
+
+    def __init__(
+        self, meetings: Meetings, meeting: _Meeting, rank: int, key: tuple[Any, ...]
+    ) -> None:
+        self._meetings, self._meeting, self._rank, self._key = meetings, meeting, rank, key
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call lets other workers run."""
+        return not self._meeting.acted
+
+    def __call__(self) -> Any:
+        return self._meetings.take(self._meeting, self._rank, self._key)

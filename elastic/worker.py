@@ -16,6 +16,7 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from . import context, private, state
+from .buckets import Buckets
 from .cut import NEVER
 from .data import Reader, Saved
 from .errors import NotSupported
@@ -23,6 +24,7 @@ from .group import Group
 from .host import Host
 from .progress import Progress, Steps
 from .stage import LEAD
+from .turns import Brought
 
 
 def _shared(models: dict[int, Any]) -> None:
@@ -39,7 +41,9 @@ def _shared(models: dict[int, Any]) -> None:
 class Wrapped:
     """A model with its optimizer and scheduler, as the script passed them to `elastic.wrap`."""
 
-    def __init__(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+    def __init__(
+        self, worker: Worker, number: int, model: Any, optimizer: Any, scheduler: Any
+    ) -> None:
         if not isinstance(model, DistributedDataParallel):
             raise NotSupported(
                 f"a model of type {type(model).__name__}: wrap a DistributedDataParallel"
@@ -61,15 +65,15 @@ class Wrapped:
         self.buckets: list[list[int]] | None = None  # as recorded or loaded
         self._tensors = self.parameters()
         self.shared_at: list[int] = []  # where the parameters of all workers of the process are
-        if isinstance(model.process_group, Group):
-            self._group = model.process_group
-            self._group.waits_in_backward = model.static_graph
-            self._passes = 0
-            model.register_forward_pre_hook(self._before_forward)
+        self._passes = 0
+        served = [each.group for each in worker.wrapped if each.model is model]
+        self.group: Buckets = served[0] if served else Buckets(worker, model, f" of model {number}")
 
-    def _before_forward(self, *_: Any) -> None:
+    def before_forward(self) -> None:
         self._passes += torch.is_grad_enabled()
-        self.arrange()
+        arranged = self.arrange()
+        if torch.is_grad_enabled():
+            self.group.before_forward(arranged)
 
     @property
     def settled(self) -> bool:
@@ -77,22 +81,29 @@ class Wrapped:
         is recorded in the second pass only, and a new reducer would take its first for that."""
         return not self.model.static_graph or self._passes != 1
 
-    def arrange(self) -> None:
-        """Does what DistributedDataParallel does before a forward pass, and records the buckets."""
+    def before_saving(self) -> None:
+        if self.arrange():
+            self.group.before_forward(arranged=True)
+
+    def arrange(self) -> bool:
+        """Does what DistributedDataParallel does before a forward pass, and records the buckets.
+        Returns whether they are new."""
         if private.has_hooks(self.model):
             raise NotSupported("communication hooks of DistributedDataParallel (PowerSGD)")
         if private.joins(self.model):
             raise NotSupported("Join (uneven inputs)")
         if not torch.is_grad_enabled():
-            return
-        with self._group.recording(self.buckets) as arranged:
-            private.arrange_buckets(self.model)
+            return False
+        with self.group.recording(self.buckets) as arranged:
+            are_new = private.arrange_buckets(self.model)
         self.buckets = arranged.buckets
+        return are_new
 
     def use_buckets(self, buckets: list[list[int]] | None) -> None:
         if buckets is not None and self.buckets is None:
             self.buckets = buckets
             private.use_buckets(self.model, buckets)
+            self.group.serve(self.model)
 
     def places(self) -> list[int]:
         """The addresses of the parameters."""
@@ -130,6 +141,8 @@ def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
             raise NotSupported(
                 f"rank {rank} and rank {ranks[0]} have different settings in their optimizers"
             )
+    for wrapped, _ in optimizers.values():
+        wrapped.group.stepped()
     result = step()
     if first.places() != first.shared_at:
         raise NotSupported(f"{type(first.optimizer).__name__}, which sets p.data of parameters")
@@ -160,7 +173,7 @@ class Worker:
 
     def bring(
         self, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
-    ) -> Callable[[], Any]:
+    ) -> Brought:
         self.host.check_process()
         return self.host.meetings.bring(self.rank, key, value, act)
 
@@ -174,12 +187,18 @@ class Worker:
     def wrap(self, model: Any, optimizer: Any, scheduler: Any) -> None:
         if any(each.optimizer is optimizer for each in self.wrapped):
             raise NotSupported("a second elastic.wrap of one optimizer: wrap each once")
-        self.wrapped.append(Wrapped(model, optimizer, scheduler))
+        number = len(self.wrapped) + 1
+        self.wrapped.append(Wrapped(self, number, model, optimizer, scheduler))
         if self.group is not None:
             self.group.forget()
         self.bring_next("wrap", model, _shared)()
         self.wrapped[-1].shared_at = self.wrapped[-1].places()
-        self._step_once(self.wrapped[-1], len(self.wrapped))
+        self._step_once(self.wrapped[-1], number)
+
+    def before_forward(self, model: Any) -> None:
+        for each in self.wrapped:
+            if each.model is model:
+                each.before_forward()
 
     def local(self, variables: SimpleNamespace) -> None:
         self.locals.append(variables)
@@ -197,8 +216,6 @@ class Worker:
                 raise NotSupported("an optimizer that calls a closure (LBFGS, for example)")
             subject = f"the step of optimizer {number}, call"
             result = self.bring_next(subject, (wrapped, own_step), _stepped)()
-            if self.group is not None:
-                self.group.waits_in_backward = False
             private.mark_stepped(this)
             return result
 
@@ -263,7 +280,7 @@ class Worker:
             return
         self._saved = step
         for each in self.wrapped:
-            each.arrange()
+            each.before_saving()
 
         def saved(failures: dict[int, str]) -> None:
             self.host.saved_gradients.clear()

@@ -176,6 +176,13 @@ def unused():
     simple("unused", *made(Net(branches=2), find_unused_parameters=True))
 
 
+def differently():
+    """Each rank uses other layers in a step."""
+    net = Net(branches=2)
+    net.calls = dist.get_rank()
+    simple("differently", *made(net, find_unused_parameters=True))
+
+
 def static():
     simple("static", *made(static_graph=True))
 
@@ -257,8 +264,72 @@ def shuffled():
     simple("shuffled", *made(), shuffle=True)
 
 
+class Wide(nn.Module):
+    """The gradients of a layer take more memory than a small one's."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 6000), nn.ReLU(), nn.Linear(6000, 5))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def wide():
+    """Gradients stay the same tensors, which others know, too. One is an array of NumPy's."""
+    model, opt = made(Wide())
+    held = {}
+
+    def step(number, x, y):
+        opt.zero_grad(set_to_none=False)
+        loss = nn.functional.cross_entropy(model.forward(x), y)
+        loss.backward()
+        gradients = [each.grad for each in model.parameters()]
+        held.setdefault("views", [each.view(-1) for each in gradients])
+        held.setdefault("array", gradients[2].numpy())
+        same = [torch.equal(a.view(-1), b) for a, b in zip(gradients, held["views"], strict=True)]
+        print("held", same, bool((held["array"] == gradients[2].numpy()).all()))
+        opt.step()
+        return loss
+
+    train("wide", model, opt, None, step)
+
+
+def interleaved():
+    """Two models: the first one's step is between the second one's passes. The second has another
+    optimizer for its last layer, and makes two passes per step."""
+    first, first_opt = made(Wide())
+    second = DDP(Wide())
+    layers = second.module.body
+    second_opt = torch.optim.SGD(layers[:2].parameters(), 0.1)
+    third_opt = torch.optim.SGD(layers[2].parameters(), 0.1, momentum=0.9)
+    elastic.wrap(second, second_opt)
+    elastic.wrap(second, third_opt)
+
+    def step(number, x, y):
+        with torch.no_grad():
+            target = second(x)
+        predicted = second(x)
+        loss = nn.functional.mse_loss(first(x), target)
+        first_opt.zero_grad()
+        loss.backward()
+        first_opt.step()
+        nn.functional.cross_entropy(predicted, y).backward(retain_graph=True)
+        second_opt.step()
+        nn.functional.cross_entropy(predicted, y).backward()  # adds what no other rank gets
+        print([each.grad.sum().item().hex() for each in second.parameters()])
+        second.zero_grad()
+        nn.functional.cross_entropy(second(x), y).backward()
+        third_opt.step()
+        second.zero_grad()
+        print(digest(second, third_opt), digest(second, second_opt))
+        return loss
+
+    train("interleaved", first, first_opt, None, step)
+
+
 FEATURES = (scaler, accumulate, unused, static, view, groups, workers, persistent, evaluate)
-FEATURES += (crossed, shuffled)
+FEATURES += (crossed, shuffled, wide, interleaved, differently)
 # They make EPOCHS * BATCHES steps each, except evaluate, which makes BATCHES.
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())

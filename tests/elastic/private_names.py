@@ -117,6 +117,61 @@ def buckets():
         assert private.joins(stock) is True
 
 
+class Tripled(Group):
+    """Keeps the tensors that it gets, and gives three times their values instead. Their memory is
+    taken at the end of the backward pass, with that of the gradients."""
+
+    def __init__(self):
+        super().__init__(0, 1)
+        self.tensors, self.works, self.gradients = [], [], []
+
+    def size(self):
+        return 1
+
+    def allreduce(self, tensors, options=None):
+        future = torch.futures.Future()
+        future.set_result([3 * tensors[0]])
+        self.tensors += tensors
+        self.works.append(private.finished(future))
+        if len(self.tensors) == 1:
+            assert private.at_end_of_backward(self.end)
+        return self.works[-1]
+
+    def end(self):
+        storages = [each.untyped_storage() for each in (*self.tensors, *self.gradients)]
+        sizes = [each.nbytes() for each in storages]
+        for each in storages:
+            each.resize_(0)
+        for each, size in zip(
+            storages[len(self.tensors) :], sizes[len(self.tensors) :], strict=True
+        ):
+            each.resize_(size)
+
+
+def reducers():
+    """One calls the group that it was given, copies the values of its Works to the gradients,
+    whatever these contain, and does not use buckets until the next forward pass."""
+    begun = []
+    private.before_forward(begun.append)
+    layer = nn.Linear(100, 100, bias=False)
+    stock, group = DDP(layer), Tripled()
+    private.reduce_with(stock, group)
+    group.gradients = [torch.zeros(100, 100)]
+    layer.weight.grad = group.gradients[0]
+    output = stock.forward(torch.ones(2, 100)).sum()
+    assert begun == [stock]
+    output.backward(retain_graph=True)
+    assert torch.equal(layer.weight.grad, torch.full((100, 100), 6.0))
+    assert layer.weight.grad is group.gradients[0]
+    assert [each.untyped_storage().nbytes() for each in group.tensors] == [0]
+    output.backward()
+    assert torch.equal(layer.weight.grad, torch.full((100, 100), 8.0))
+    assert len(group.tensors) == 1, "it reduces once per forward pass"
+    array = torch.zeros(100)
+    array.numpy()
+    assert not array.untyped_storage().resizable()
+
+
 def compiled():
     net = nn.Sequential(nn.Linear(2, 2))
     assert not private.is_compiled(net)
@@ -180,6 +235,7 @@ checks = (
     end_of_backward,
     schedulers,
     buckets,
+    reducers,
     compiled,
     loaders,
     exceptions,

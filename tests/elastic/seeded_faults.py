@@ -20,6 +20,7 @@ GENERATED = (
 THREADS = "tests/elastic/test_requests.py::test_the_number_of_threads_stays_on_any_number_of_cores"
 REFUSALS = "tests/elastic/test_refusals.py::test_a_script_is_refused_with_rank_and_reason"
 ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
+COPIES = f"{FEATURES}::test_waiting_workers_have_one_copy_of_their_gradients"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
 DEFAULT = "torch.set_float32_matmul_precision: a default of the whole process"
@@ -46,7 +47,7 @@ TABLE: Table = {
             "heap-per-worker": ("libc.mallopt(M_ARENA_MAX, 1)", "pass"),
         },
         f"{FEATURES}::test_a_worker_alone_in_its_process_keeps_memory_for_its_next_step": {
-            "freed-memory-is-returned": ("if workers == 1:", "if False:"),
+            "freed-memory-is-returned": ("if workers == 1 and", "if False and"),
         },
         f"{ENDS}::test_a_forked_process_is_no_worker": {
             "forked-process-ends-as-a-worker": ("if self._host.forked:", "if False:"),
@@ -140,6 +141,22 @@ TABLE: Table = {
             "begins-at-the-next-rank": ("(each - 1) % world)", "each % world)"),
             "one-segment-more": ("2 * world)\n", "2 * world + 1)\n"),
             "adds-twice": ("values[2 if first else 0 :]", "values[1 if first else 0 :]"),
+        },
+    },
+    "elastic/buckets.py": {
+        COPIES: {
+            "gradients-stay-while-a-worker-waits": (
+                "self._drops and self._shares and",
+                "False and",
+            ),
+            "buckets-stay": ("        self._emptied.add(tensors[0])\n", ""),
+            "sums-stay": ("            emptied.add(each)", "            pass"),
+        },
+        RESIZE: {
+            "buckets-without-memory": ("        self._emptied.restore()", "        pass"),
+            "gradients-without-memory": ("            gradients.restore()", "            pass"),
+            "memory-of-an-array-is-taken": (" and storage.resizable():", ":"),
+            "numbers-of-uses-are-shared": (" and tensor.is_floating_point()", ""),
         },
     },
     "elastic/worker.py": {

@@ -38,7 +38,7 @@ def stock(python: Python, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     [
         "--processes=1",
         "--processes=2",
-        "--schedule=0:2,1:1,3:3,7:2,8:3,15:1,19:2,21:1,27:3,32:2,38:1,40:2,45:1,46:3,52:1,55:2,60:1",
+        "--schedule=0:2,1:1,3:3,7:2,8:3,15:1,19:2,21:1,27:3,32:2,38:1,40:2,45:1,46:3,52:1,55:2,60:1,65:2,68:3,70:1,72:2,77:1",
     ],
 )
 def test_features_have_the_output_of_stock_processes(
@@ -168,6 +168,46 @@ def test_workers_have_one_copy_of_the_parameters_once_they_are_wrapped(
     assert copies < WORLD
 
 
+def test_waiting_workers_have_one_copy_of_their_gradients(python: Python, tmp_path: Path) -> None:
+    """The memory in use, in copies of the parameters, when a worker's backward pass has returned:
+    parameters, each worker's gradients or buckets, one sum, and this worker's gradients. Between
+    two steps, parameters and gradients."""
+    script = tmp_path / "memory.py"
+    script.write_text(
+        "import ctypes, torch, torch.distributed as dist, rankfold.elastic as elastic\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Info(ctypes.Structure):\n"
+        "    names = 'arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks'\n"
+        "    _fields_ = [(name, ctypes.c_size_t) for name in [*names.split(), 'keepcost']]\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.mallinfo2.restype = Info\n"
+        "def used():\n"
+        "    info = libc.mallinfo2()\n"
+        "    return (info.uordblks + info.hblkhd) / (2048 * 2049 * 4)\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "before = used()\n"
+        "dist.barrier()\n"
+        "model = DDP(torch.nn.Linear(2048, 2048))\n"
+        "opt = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "elastic.wrap(model, opt)\n"
+        "for x in elastic.steps(DataLoader([torch.ones(2048)] * 5)):\n"
+        "    opt.zero_grad()\n"
+        "    model(x).sum().backward()\n"
+        "    passed = used() - before\n"
+        "    opt.step()\n"
+        "    print(passed, used() - before)\n"
+    )
+    done = python(*RUN[:3], "--world=6", "--state", tmp_path / "state", script)
+    assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
+    for rank in range(6):
+        lines = output(tmp_path / "state")[f"rank-{rank}.out"].splitlines()[1:]
+        passed, stepped = zip(*[map(float, line.split()) for line in lines], strict=True)
+        assert max(passed) < 1 + 6 + 1 + 1 + 0.5, lines
+        assert max(stepped) < 1 + 6 + 0.5, lines
+
+
 def test_a_worker_alone_in_its_process_keeps_memory_for_its_next_step(
     python: Python, tmp_path: Path
 ) -> None:
@@ -245,10 +285,10 @@ def test_a_killed_run_continues_in_other_processes(
     options = ("--checkpoint-every=5", "--state", tmp_path)
     killed = {"KILL": "groups 0 2 0", "KILL_PARENT": "1", "KILLED": str(tmp_path / "killed")}
     assert python(*RUN, "--processes=3", *options, SCRIPT, **killed).returncode == -9
-    # The state before it may not have been removed yet.
-    saved = max(tmp_path.glob("states/step-*"), key=lambda folder: int(folder.name[5:]))
     done = python(*RUN, *options, SCRIPT)
     assert done.returncode == 2
+    # The state before it may not have been removed yet.
+    saved = max(tmp_path.glob("states/step-*"), key=lambda folder: int(folder.name[5:]))
     assert f"{saved} is the saved state of a run: pass --resume, or remove it" in done.stderr
     done = python("-m", "rankfold.elastic", "run", "--world=4", "--resume", *options, SCRIPT)
     assert "the saved state has a world of 3, not of 4" in done.stderr

@@ -11,7 +11,9 @@ from elastic.conftest import Python
 
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
-CHECKS = "worlds futures end_of_backward schedulers buckets compiled loaders exceptions modules"
+CHECKS = (
+    "worlds futures end_of_backward schedulers buckets reducers compiled loaders exceptions modules"
+)
 
 
 @pytest.mark.parametrize(
