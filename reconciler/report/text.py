@@ -95,7 +95,7 @@ def describe_lines(job: Json) -> list[str]:
         *_settings_lines(job["settings"]),
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
-        *_sharing_lines(job["sharing"]),
+        *sharing_lines(job),
         *_cross_check_lines(job["guard"]),
         *_overhead_lines(job["overhead"]),
         *_block(
@@ -177,12 +177,17 @@ def _settings_lines(settings: Json) -> list[str]:
     ]
 
 
-def _sharing_lines(counts: Json | None) -> list[str]:
+def sharing_lines(job: Json) -> list[str]:
+    """The lines about what ranks share; `job` as for `describe_lines`."""
+    counts = job["sharing"]
     if counts is None:
         return []
     shown = {"chunksShared", *sharing.REPORTED.values()} - {"chunksPrepared"}
     if not any(counts[name] for name in shown):
-        return ["sharing:      off" if counts["on"] is False else "sharing:      nothing"]
+        if counts["on"] is not False:
+            return ["sharing:      nothing"]
+        on_gpus = any("/nvidia-" in device for device in job["placement"].values())
+        return [f"sharing:      off{_NO_TIME if on_gpus else ''}"]
     return [
         f"sharing:      {count(counts['chunksShared'], 'chunk')} shared by several ranks; "
         f"{count(counts['operationsSquashed'], 'operation')} squashed; "
@@ -194,6 +199,7 @@ def _sharing_lines(counts: Json | None) -> list[str]:
     ]
 
 
+_NO_TIME = ", as on NVIDIA GPUs it saves memory and no time"
 _KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
 
 

@@ -21,6 +21,7 @@ from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.plan.conditions import conditions
 from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.report.text import sharing_lines
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +68,18 @@ def test_measured_kernels_are_said_to_be_validated(measured: int, how: str) -> N
 def test_whether_ranks_may_share_is_what_the_devices_say(shares: Any, on: Any) -> None:
     found = sharing.shared_counts(RECORD, seen(there((0, 1)), there((2, 3)), shares=shares))
     assert found is not None and found["on"] is on
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("soft", ""), ("nvidia", ", as on NVIDIA GPUs it saves memory and no time")],
+)
+def test_describe_gives_the_reason_why_ranks_of_a_gpu_share_nothing(kind: str, reason: str) -> None:
+    found = sharing.shared_counts(RECORD, seen(there((0, 1)), shares=False))
+    assert found is not None
+    job = {"sharing": {**found, **dict.fromkeys(found, 0), "on": False}}
+    job["placement"] = {"0": f"local/{kind}-0"}
+    assert sharing_lines(job) == [f"sharing:      off{reason}"]
 
 
 def test_nothing_is_reported_of_another_epoch_or_while_it_rests() -> None:
