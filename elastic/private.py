@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,6 +113,38 @@ def is_compiled(model: Any) -> bool:
         each._compiled_call_impl is not None or hasattr(each, "_orig_mod")
         for each in model.modules()
     )
+
+
+def refuse_graphs(refuses: Callable[[str], None]) -> None:
+    """Calls `refuses` with the name of what a script uses, when it calls a function that it has
+    compiled, compiles a module, or begins a CUDA graph. Where `refuses` returns, these work."""
+    stock = torch.compile
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if options.get("disable"):
+            return stock(model, **options)
+        if model is None:
+            return lambda model: compile(model, **options)
+        if isinstance(model, torch.nn.Module):
+            refuses("torch.compile")
+            return stock(model, **options)
+        compiled = stock(model, **options)
+
+        @functools.wraps(model)
+        def call(*arguments: Any, **named: Any) -> Any:
+            refuses("torch.compile")
+            return compiled(*arguments, **named)
+
+        return call
+
+    torch.compile = compile
+    for kind in (torch.cuda.CUDAGraph, torch.accelerator.Graph):
+
+        def new(cls: Any, *arguments: Any, stock: Any = kind.__new__, **named: Any) -> Any:
+            refuses("CUDA graphs")
+            return stock(cls) if stock is object.__new__ else stock(cls, *arguments, **named)
+
+        kind.__new__ = new
 
 
 def joins(model: Any) -> bool:

@@ -66,12 +66,18 @@ def _before_forward(model: Any) -> None:
         worker.before_forward(model)
 
 
+def _refuse_in_worker(what: str) -> None:
+    if current.worker() is not None:
+        raise NotSupported(f"{what}: see docs/elastic.md")
+
+
 def _install() -> None:
     """Scripts find the run's process group in torch.distributed."""
     private.replace("init_process_group", _init_process_group)
     private.replace("destroy_process_group", _destroy_process_group)
     private.replace("new_group", _new_group)
     private.before_forward(_before_forward)
+    private.refuse_graphs(_refuse_in_worker)
 
 
 def _environment(rank: int, world: int) -> None:

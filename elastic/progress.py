@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import data
 from .errors import NotSupported
@@ -90,6 +90,17 @@ class Steps:
 
     def __iter__(self) -> Iterator[Any]:
         return self._progress.batches(self)
+
+    def state_dict(self) -> NoReturn:
+        self._refuse("state_dict")
+
+    def load_state_dict(self, state: Any) -> NoReturn:
+        self._refuse("load_state_dict")
+
+    def _refuse(self, name: str) -> NoReturn:
+        """Several workers' positions would have to be loaded at the same time, in the middle of
+        what the run itself restores."""
+        raise NotSupported(f"{name} of elastic.steps: saved state has the position already")
 
 
 class Enumerate(builtins.enumerate):  # type: ignore[type-arg]

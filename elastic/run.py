@@ -205,7 +205,15 @@ class Running:
         if index not in self.failures:
             return f"exited with {status}{ran and f' (os._exit?){ran}'}"
         first = next(iter(self.failures.values()))  # others lose their connections
-        return f"exited with {status}: {first}"
+        return f"exited with {status}: {first}{self._gone()}"
+
+    def _gone(self) -> str:
+        """Which ranks had ended without a failure: others may have waited for them."""
+        done = sorted(self.ended - self.failures.keys())
+        ranks = [rank for each in done for rank in blocks(self.stage.world, self.count)[each]]
+        if not ranks:
+            return ""
+        return f" (rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} had ended)"
 
     def first(self, failed: list[tuple[int, int]]) -> tuple[int, int]:
         """Statuses and indices of processes that have ended: returns the pair that counts. It is of

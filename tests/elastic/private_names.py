@@ -1,5 +1,6 @@
 """Fails where a name of PyTorch's that elastic/private.py uses has another meaning than there."""
 
+import contextlib
 import random
 import warnings
 
@@ -180,6 +181,22 @@ def compiled():
     assert private.is_compiled(nn.Sequential(torch.compile(nn.Linear(2, 2))))
 
 
+def graphs():
+    """The CPU build has none, but its classes."""
+    used = []
+    private.refuse_graphs(used.append)
+    double = torch.compile(backend="eager")(lambda x: 2 * x)
+    assert used == []
+    assert double(torch.ones(1)).item() == 2
+    assert torch.compile(nn.Linear(2, 2), disable=True)(torch.ones(2)).numel() == 2
+    torch.compile(nn.Linear(2, 2), backend="eager")
+    assert used == 2 * ["torch.compile"]
+    for kind in (torch.cuda.CUDAGraph, torch.accelerator.Graph):
+        with contextlib.suppress(RuntimeError):
+            kind()
+    assert used[2:] == 2 * ["CUDA graphs"]
+
+
 def loaders():
     """A data worker has the seeds, and a pass the indices, of a stock DataLoader."""
     loader = DataLoader(Drawn(), batch_size=2, shuffle=True, num_workers=2)
@@ -237,6 +254,7 @@ checks = (
     buckets,
     reducers,
     compiled,
+    graphs,
     loaders,
     exceptions,
     modules,

@@ -73,6 +73,43 @@ def compiled_model():
     elastic.wrap(torch.compile(model), opt)
 
 
+def compiled_loss():
+    """It is compiled before the loop, and called in it."""
+    model, opt, _ = elastic.wrap(*made())
+    loss = torch.compile(lambda x: x.sum())
+    for x in elastic.steps(DataLoader([torch.ones(4)] * 4)):
+        loss(model(x)).backward()
+        opt.step()
+
+
+def compiled_later():
+    model, _, _ = elastic.wrap(*made())
+    model.module.compile()
+    model(torch.ones(2, 4))
+
+
+def graph():
+    elastic.wrap(*made())
+    torch.cuda.CUDAGraph()
+
+
+def graphed():
+    model, _, _ = elastic.wrap(*made())
+    torch.cuda.make_graphed_callables(model.module, (torch.ones(2, 4),))
+
+
+def loader_state():
+    elastic.wrap(*made())
+    steps = elastic.steps(DataLoader([torch.ones(4)] * 4))
+    for _ in steps:
+        steps.state_dict()
+
+
+def loader_state_loaded():
+    elastic.wrap(*made())
+    elastic.steps(DataLoader([torch.ones(4)] * 4)).load_state_dict({})
+
+
 def iterable():
     elastic.wrap(*made())
     for _ in elastic.steps(DataLoader(Endless(), batch_size=None)):

@@ -52,6 +52,15 @@ TABLE: Table = {
         f"{ENDS}::test_a_forked_process_is_no_worker": {
             "forked-process-ends-as-a-worker": ("if self._host.forked:", "if False:"),
         },
+        f"{REFUSALS}[compiled_loss-torch.compile]": {
+            "compiled-functions-run": (
+                "    if current.worker() is not None:\n        raise",
+                "    if False:\n        raise",
+            ),
+        },
+        f"{REFUSALS}[graph-CUDA graphs]": {
+            "graphs-begin": ("    private.refuse_graphs(_refuse_in_worker)\n", ""),
+        },
         FAILS: {
             "failure-not-reported": (
                 'send_failed(self._host.index, f"rank {rank} {reason}")',
@@ -331,6 +340,9 @@ TABLE: Table = {
         },
         f"{BITS}::test_a_process_that_exits_before_all_its_ranks_have_ended_fails": {
             "early-exit-is-a-success": ("return EXITED_EARLY", "return status"),
+        },
+        f"{ENDS}::test_a_run_names_a_rank_that_has_ended_alone": {
+            "ended-rank-has-no-name": ("        if not ranks:", "        if True:"),
         },
         DISK: {"unsaved-counts-as-saved": ("            if failure:", "            if False:")},
         KILL: {

@@ -12,6 +12,7 @@ from elastic.test_features import HERE, RUN, WORLD, output
 
 pytestmark = pytest.mark.torch
 ENDS = HERE / "ends.py"
+NOTICED_S = "20"  # a run that waits for a forked process never ends
 PROCESS = "process 1 (ranks 1, 2)"
 
 
@@ -43,10 +44,28 @@ def test_a_run_that_fails_names_the_worker_and_the_reason(
         assert "rank 1 has ended" in done.stderr
 
 
+def test_a_run_names_a_rank_that_has_ended_alone(python: Python, tmp_path: Path) -> None:
+    """It ends with success, in a process of its own. The others lose their connections to it."""
+    command = (*RUN, f"--processes={WORLD}", "--state", tmp_path)
+    done = python(*command, ENDS, "exits_with_success", LIMIT_S=NOTICED_S)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert " raised RuntimeError: " in done.stderr
+    assert done.stderr.endswith(f" (rank 1 had ended); see {tmp_path}\n")
+    assert output(tmp_path)["rank-1.out"] == "step 0\n"
+
+
 @pytest.mark.parametrize("processes", [1, WORLD])
 def test_a_forked_process_is_no_worker(python: Python, tmp_path: Path, processes: int) -> None:
     """It ends with its own status. The run continues."""
-    done = python(*RUN, f"--processes={processes}", "--state", tmp_path / "state", ENDS, "forks")
+    done = python(
+        *RUN,
+        f"--processes={processes}",
+        "--state",
+        tmp_path / "state",
+        ENDS,
+        "forks",
+        LIMIT_S=NOTICED_S,
+    )
     assert (done.returncode, done.stderr) == (0, ""), output(tmp_path / "state")
     found = output(tmp_path / "state")
     lines = [f"step {number}" for number in range(4)]
@@ -61,7 +80,7 @@ def test_a_forked_process_that_trains_is_refused(
     python: Python, tmp_path: Path, processes: int
 ) -> None:
     command = (*RUN, f"--processes={processes}", "--state", tmp_path)
-    done = python(*command, ENDS, "forked_process_trains")
+    done = python(*command, ENDS, "forked_process_trains", LIMIT_S=NOTICED_S)
     found = output(tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), found
     assert found["rank-1.out"].splitlines() == [

@@ -12,7 +12,8 @@ from elastic.conftest import Python
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
 CHECKS = (
-    "worlds futures end_of_backward schedulers buckets reducers compiled loaders exceptions modules"
+    "worlds futures end_of_backward schedulers buckets reducers compiled graphs loaders exceptions "
+    "modules"
 )
 
 
@@ -27,7 +28,13 @@ CHECKS = (
         ("zero", "ZeroRedundancyOptimizer: ranks have different states"),
         ("fsdp", "a model of type FullyShardedDataParallel"),
         ("compiled", "torch.compile"),
-        ("compiled_model", "a model of type OptimizedModule"),
+        ("compiled_model", "torch.compile"),
+        ("compiled_loss", "torch.compile"),
+        ("compiled_later", "torch.compile"),
+        ("graph", "CUDA graphs"),
+        ("graphed", "CUDA graphs"),
+        ("loader_state", "state_dict of elastic.steps: saved state has the position already"),
+        ("loader_state_loaded", "load_state_dict of elastic.steps: saved state has the position"),
         ("iterable", "an iterable dataset"),
         ("stateful", "a Positioned: its state would not know the position; pass a DataLoader"),
         ("spawn", "data workers started with spawn: use fork"),
