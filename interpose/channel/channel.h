@@ -396,6 +396,37 @@ struct rf_gemm_aux {
 	struct rf_gemm g;
 	struct rf_matrix aux;
 };
+enum rf_gemm_api { /* of the program's call */
+		   RF_GEMM_ANY = 0,
+		   RF_GEMM_LT = 1,         /* cublasLtMatmul */
+		   RF_GEMM_ONE = 2,        /* cublasSgemm, cublasDgemm, cublasHgemm */
+		   RF_GEMM_STRIDED = 3,    /* …StridedBatched */
+		   RF_GEMM_LISTED = 4,     /* …Batched */
+		   RF_GEMM_ONE_EX = 5,     /* cublasGemmEx, and also cublasSgemmEx */
+		   RF_GEMM_STRIDED_EX = 6, /* …StridedBatchedEx */
+		   RF_GEMM_LISTED_EX = 7,  /* …BatchedEx */
+		   RF_GEMM_APIS,
+};
+/* How the program requested a product: with it, a device that has the program's library makes the
+ * same call. A, B, C and D are numbers 0 to 3. */
+struct rf_gemm_how {
+	uint64_t workspace, workspace_bytes; /* the program's own; address 0: the library's */
+	uint64_t ld[4];
+	uint8_t api;       /* enum rf_gemm_api; ANY: not said, and the rest is 0 */
+	uint8_t op[2];     /* cublasOperation_t of A and B */
+	uint8_t by_rows;   /* bits: stored by rows, for LT */
+	int32_t algorithm; /* cublasGemmAlgo_t */
+	int32_t atomics, sm_count;
+	/* LT: the preference with which the program got its algorithm */
+	uint32_t reductions, aligned[4]; /* mask; bytes */
+	uint32_t reserved;
+	uint64_t most_bytes; /* of workspace */
+};
+struct rf_gemm_call {
+	struct rf_gemm g;
+	struct rf_matrix aux;
+	struct rf_gemm_how how;
+};
 
 /* ---- what the client fills in for a module ---------------------------------------------- */
 

@@ -109,7 +109,7 @@ struct hal_work {
 		} scale;
 		struct {
 			struct hal_space *space;
-			const struct rf_gemm_aux *call;
+			const struct rf_gemm_call *call;
 		} gemm;
 		struct { /* added to `sum`, which stays valid until the work completes */
 			/* may cross chunks only if it begins at a multiple of 8 */

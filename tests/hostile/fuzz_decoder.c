@@ -281,7 +281,8 @@ static void record(struct scene *s, const struct fuzz_step *step, const uint8_t 
 		head.seq = wrong_number(step->rank / HOSTILE_RANKS, c->seq);
 	memcpy(bytes, &head, sizeof head);
 	memcpy(bytes + sizeof head, body, step->bytes);
-	if ((step->opcode == RF_OP_GEMM || step->opcode == RF_OP_GEMM_AUX) &&
+	if ((step->opcode == RF_OP_GEMM || step->opcode == RF_OP_GEMM_AUX ||
+	     step->opcode == RF_OP_GEMM_CALL) &&
 	    size >= sizeof(struct rf_gemm))
 		shorten((void *)bytes);
 	if (!client_room(c, 2 * RF_RECORD_MAX))

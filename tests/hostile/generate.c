@@ -169,6 +169,24 @@ static void fill_gemm_aux(struct random *r, struct rf_gemm_aux *call)
 					 : 3 | RF_GEMM_DGELU | RF_GEMM_SUM_D;
 }
 
+static void fill_gemm_call(struct random *r, struct rf_gemm_call *call)
+{
+	struct rf_gemm_how *how = &call->how;
+
+	fill_gemm_aux(r, (void *)call);
+	how->api = one_in(r, 10) ? (uint8_t)draw(r) : (uint8_t)below(r, RF_GEMM_APIS);
+	how->op[0] = (uint8_t)below(r, one_in(r, 10) ? 5 : 3);
+	how->op[1] = (uint8_t)below(r, one_in(r, 10) ? 5 : 3);
+	how->by_rows = (uint8_t)draw(r);
+	how->algorithm = one_in(r, 2) ? -1 : (int32_t)draw(r);
+	for (int i = 0; i < 4; i++)
+		how->ld[i] = one_in(r, 10) ? wild(r) : call->g.m;
+	if (one_in(r, 2)) {
+		how->workspace = one_in(r, 10) ? wild(r) : address(r);
+		how->workspace_bytes = one_in(r, 5) ? wild(r) : below(r, 4096);
+	}
+}
+
 static void fill_collective(struct random *r, struct rf_collective *c)
 {
 	static const uint32_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -300,6 +318,7 @@ static uint32_t fill_order(struct random *r, uint16_t opcode, uint8_t *record)
 		return sizeof(struct rf_launch) + 8;
 	case RF_OP_GEMM: fill_gemm(r, (void *)head); return sizeof(struct rf_gemm);
 	case RF_OP_GEMM_AUX: fill_gemm_aux(r, (void *)head); return sizeof(struct rf_gemm_aux);
+	case RF_OP_GEMM_CALL: fill_gemm_call(r, (void *)head); return sizeof(struct rf_gemm_call);
 	case RF_OP_HOST_FUNC:
 		((struct rf_host_func *)head)->stream = stream(r);
 		((struct rf_host_func *)head)->token = draw(r);

@@ -36,8 +36,8 @@ GRANT, PINNED, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASY
     "FREE_ASYNC",
 )
 FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES")
-EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = opcodes(
-    "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX"
+EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX, GEMM_CALL = opcodes(
+    "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX", "GEMM_CALL"
 )
 COMM_INIT, COMM_SPLIT, COMM_DESTROY, COMM_ABORT, COMM_FINALIZE = opcodes(
     "COMM_INIT", "COMM_SPLIT", "COMM_DESTROY", "COMM_ABORT", "COMM_FINALIZE"
@@ -198,6 +198,14 @@ def _gemm_aux(r: Random) -> bytes:
     return bytes(body)
 
 
+def _gemm_call(r: Random) -> bytes:
+    workspace = (address(r), r.choice((0, 256, wild(r) % 2**64))) if r.randrange(2) else (0, 0)
+    ld = [wild(r) % 2**64 if r.randrange(10) == 0 else 16 for _ in range(4)]
+    kinds = (r.randrange(10), r.randrange(4), r.randrange(4), r.randrange(256))
+    rest = (-1, r.randrange(2), 0, 0xFFFFFFFF, 16, 16, 16, 16, 0, 4096)
+    return _gemm_aux(r) + struct.pack("<6Q4B3i6IQ", *workspace, *ld, *kinds, *rest)
+
+
 def _module_data(r: Random) -> bytes:
     """Mostly the whole text that is in bulk slot 0."""
     if r.randrange(4):
@@ -277,6 +285,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     LAUNCH: _launch,
     GEMM: _gemm,
     GEMM_AUX: _gemm_aux,
+    GEMM_CALL: _gemm_call,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
     HOST_DONE: lambda r: bytes(16),
     COMM_INIT: _comm_init,

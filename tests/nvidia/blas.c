@@ -7,11 +7,13 @@
  * of the caller. A and B are read whatever alpha is. D and C must be stored by columns.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "blas.h"
 #include "fake.h"
+#include "fake_blas.h"
 #include "number.h"
 
 struct cublasLtContext {
@@ -22,7 +24,7 @@ struct cublasLtMatmulDescOpaque {
 	uint32_t epilogue;
 	uint64_t bias;
 	int64_t bias_stride;
-	int32_t bias_type;
+	int32_t bias_type, sm_count;
 	uint64_t aux;
 	int64_t aux_ld, aux_stride;
 };
@@ -48,6 +50,16 @@ static int described; /* descriptors that live */
 static int computed;  /* how the last product's sums were to be computed */
 
 EXPORT int fake_computed(void) { return computed; }
+
+static struct fake_called called;
+
+void fake_called_with(struct fake_called call) { called = call; }
+
+EXPORT uint64_t fake_called(char *name, int bytes)
+{
+	snprintf(name, (size_t)bytes, "%s", called.name ? called.name : "");
+	return called.workspace;
+}
 
 #define BEGIN(name)                                                                                \
 	do {                                                                                       \
@@ -145,6 +157,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		AT(CUBLASLT_MATMUL_DESC_BIAS_POINTER, cublasLtMatmulDescOpaque, bias),
 		AT(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, cublasLtMatmulDescOpaque, bias_stride),
 		AT(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublasLtMatmulDescOpaque, bias_type),
+		AT(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, cublasLtMatmulDescOpaque, sm_count),
 		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, cublasLtMatmulDescOpaque, aux),
 		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, cublasLtMatmulDescOpaque, aux_ld),
 		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, cublasLtMatmulDescOpaque,
@@ -232,7 +245,7 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 
 /* ---- the product ---- */
 
-static uint32_t type_bytes(int32_t type)
+uint32_t fake_type_bytes(int32_t type)
 {
 	return type == CUDA_R_64F                         ? 8
 	       : type == CUDA_R_32F || type == CUDA_R_32I ? 4
@@ -240,7 +253,7 @@ static uint32_t type_bytes(int32_t type)
 							  : 2;
 }
 
-static double load(uint64_t at, int32_t type)
+double fake_load(uint64_t at, int32_t type)
 {
 	const void *from = (const void *)(uintptr_t)at;
 	double wide;
@@ -259,7 +272,7 @@ static double load(uint64_t at, int32_t type)
 	}
 }
 
-static void store(uint64_t at, int32_t type, double x)
+void fake_store(uint64_t at, int32_t type, double x)
 {
 	void *to = (void *)(uintptr_t)at;
 	float single = (float)x;
@@ -271,14 +284,14 @@ static void store(uint64_t at, int32_t type, double x)
 	       : type == CUDA_R_32F ? (void *)&single
 	       : type == CUDA_R_32I ? (void *)&integer
 				    : (void *)&half,
-	       type_bytes(type));
+	       fake_type_bytes(type));
 }
 
 /* Element (i, j) of the b-th matrix as it is stored. */
 static uint64_t element(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
 {
 	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[which];
-	uint64_t at = p->at[which], size = type_bytes(x->type);
+	uint64_t at = p->at[which], size = fake_type_bytes(x->type);
 
 	if (x->mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY)
 		memcpy(&at, (const void *)(uintptr_t)(at + 8 * (uint64_t)b), 8);
@@ -291,7 +304,8 @@ static double operand(const struct product *p, int which, int32_t b, uint64_t i,
 {
 	bool turned = p->desc.op[which] == CUBLAS_OP_T;
 
-	return load(element(p, which, b, turned ? j : i, turned ? i : j), p->layout[which].type);
+	return fake_load(element(p, which, b, turned ? j : i, turned ? i : j),
+			 p->layout[which].type);
 }
 
 #define BITS (CUBLASLT_EPILOGUE_RELU | 8u)
@@ -308,7 +322,7 @@ static uint64_t bias_element(const struct product *p, int32_t b, uint64_t i)
 {
 	uint64_t stride = (uint64_t)p->desc.bias_stride;
 
-	return p->desc.bias + (i + (uint64_t)b * stride) * type_bytes(bias_type(p));
+	return p->desc.bias + (i + (uint64_t)b * stride) * fake_type_bytes(bias_type(p));
 }
 
 /* The element of the auxiliary matrix, or the byte that has its bit. */
@@ -318,7 +332,7 @@ static uint64_t aux_element(const struct product *p, int32_t b, uint64_t i, uint
 
 	if (p->desc.epilogue & BITS)
 		return p->desc.aux + at / 8;
-	return p->desc.aux + at * type_bytes(p->layout[D].type);
+	return p->desc.aux + at * fake_type_bytes(p->layout[D].type);
 }
 
 static double gelu(double x)
@@ -337,7 +351,7 @@ static double derived(const struct product *p, uint64_t aux, uint64_t i, double 
 {
 	if (p->desc.epilogue & BITS)
 		return *(uint8_t *)(uintptr_t)aux >> i % 8 & 1 ? x : 0;
-	return x * gelu_slope(load(aux, p->layout[D].type));
+	return x * gelu_slope(fake_load(aux, p->layout[D].type));
 }
 
 static void keep(const struct product *p, uint64_t aux, uint64_t i, double x)
@@ -345,7 +359,7 @@ static void keep(const struct product *p, uint64_t aux, uint64_t i, double x)
 	uint8_t *byte = (uint8_t *)(uintptr_t)aux;
 
 	if (!(p->desc.epilogue & BITS))
-		store(aux, p->layout[D].type, x);
+		fake_store(aux, p->layout[D].type, x);
 	else
 		*byte = (uint8_t)((*byte & ~(1u << i % 8)) | (x > 0 ? 1u << i % 8 : 0));
 }
@@ -356,7 +370,7 @@ static double finished(const struct product *p, int32_t b, uint64_t i, uint64_t 
 	uint64_t aux = aux_element(p, b, i, j);
 
 	if (steps & CUBLASLT_EPILOGUE_BIAS)
-		x += load(bias_element(p, b, i), bias_type(p));
+		x += fake_load(bias_element(p, b, i), bias_type(p));
 	if (steps & DERIVED)
 		return derived(p, aux, i, x);
 	if (steps & WITH_AUX)
@@ -376,10 +390,10 @@ static void sums(const struct product *p, int32_t b, uint64_t depth)
 		double sum = 0;
 
 		for (uint64_t k = 0; k < (of_d ? p->layout[D].columns : depth); k++)
-			sum += of_d   ? load(element(p, D, b, i, k), p->layout[D].type)
+			sum += of_d   ? fake_load(element(p, D, b, i, k), p->layout[D].type)
 			       : of_b ? operand(p, B, b, k, i)
 				      : operand(p, A, b, i, k);
-		store(bias_element(p, b, i), bias_type(p), sum);
+		fake_store(bias_element(p, b, i), bias_type(p), sum);
 	}
 }
 
@@ -393,8 +407,8 @@ static void multiply(const uint8_t *params)
 	struct product p;
 	memcpy(&p, params, sizeof p);
 	bool on_device = p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE;
-	double alpha = load(on_device ? p.alpha : (uint64_t)(uintptr_t)&p.alpha, p.desc.scale);
-	double beta = load(on_device ? p.beta : (uint64_t)(uintptr_t)&p.beta, p.desc.scale);
+	double alpha = fake_load(on_device ? p.alpha : (uint64_t)(uintptr_t)&p.alpha, p.desc.scale);
+	double beta = fake_load(on_device ? p.beta : (uint64_t)(uintptr_t)&p.beta, p.desc.scale);
 	uint64_t depth = p.desc.op[A] == CUBLAS_OP_T ? p.layout[A].rows : p.layout[A].columns;
 
 	for (int32_t b = 0; b < p.layout[D].count; b++)
@@ -407,9 +421,9 @@ static void multiply(const uint8_t *params)
 				sum *= alpha;
 				if (beta != 0)
 					sum += beta *
-					       load(element(&p, C, b, i, j), p.layout[C].type);
-				store(element(&p, D, b, i, j), p.layout[D].type,
-				      finished(&p, b, i, j, sum));
+					       fake_load(element(&p, C, b, i, j), p.layout[C].type);
+				fake_store(element(&p, D, b, i, j), p.layout[D].type,
+					   finished(&p, b, i, j, sum));
 			}
 	for (int32_t b = 0; b < p.layout[D].count; b++)
 		if (summed(&p))
@@ -493,18 +507,19 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 
 	BEGIN(cublasLtMatmulAlgoGetHeuristic);
 	status = check("cublasLtMatmulAlgoGetHeuristic", &p);
-	if (!handle || wanted != 1 || preference->workspace)
-		fake_fault("cublasLtMatmulAlgoGetHeuristic: a workspace, or several algorithms");
+	if (!handle || wanted != 1)
+		fake_fault("cublasLtMatmulAlgoGetHeuristic: several algorithms");
 	*count = !status;
 	if (!status) {
 		memset(results, 0, sizeof *results);
 		results->algo.data[0] = fingerprint(&p);
 		memcpy(&results->algo.data[1], preference->aligned, sizeof preference->aligned);
+		results->algo.data[3] = results->workspaceSize = preference->workspace;
 	}
 	return end(status);
 }
 
-static bool shown(uint64_t at, uint64_t bytes)
+bool fake_shown(uint64_t at, uint64_t bytes)
 {
 	return fake_is_spare(at, bytes) ||
 	       (fake_is_window(at) && fake_is_window(at + bytes - 1) && fake_reachable(at, bytes));
@@ -514,18 +529,18 @@ static bool shown(uint64_t at, uint64_t bytes)
 static bool there(const struct product *p, int which, uint32_t aligned)
 {
 	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[which];
-	uint64_t size = type_bytes(x->type);
+	uint64_t size = fake_type_bytes(x->type);
 
 	for (int32_t b = 0; b < x->count; b++) {
 		uint64_t first, last;
 
-		if (x->mode && !shown(p->at[which] + 8 * (uint64_t)b, 8))
+		if (x->mode && !fake_shown(p->at[which] + 8 * (uint64_t)b, 8))
 			return false;
 		if (x->mode && fake_is_spare(p->at[which], 8))
 			continue; /* the stream will have written it */
 		first = element(p, which, b, 0, 0);
 		last = element(p, which, b, x->rows - 1, x->columns - 1);
-		if (first % aligned || !shown(first, last - first + size))
+		if (first % aligned || !fake_shown(first, last - first + size))
 			return false;
 	}
 	return true;
@@ -539,7 +554,7 @@ static bool bias_there(const struct product *p)
 	for (int32_t b = 0; b < x->count; b++) {
 		uint64_t at = bias_element(p, b, 0);
 
-		if (at % 16 || !shown(at, length * type_bytes(bias_type(p))))
+		if (at % 16 || !fake_shown(at, length * fake_type_bytes(bias_type(p))))
 			return false;
 	}
 	return true;
@@ -555,7 +570,7 @@ static bool aux_there(const struct product *p)
 	for (int32_t b = 0; b < x->count; b++) {
 		uint64_t first = aux_element(p, b, 0, 0);
 
-		if (!shown(first, aux_element(p, b, x->rows - 1, x->columns - 1) - first + 1))
+		if (!fake_shown(first, aux_element(p, b, x->rows - 1, x->columns - 1) - first + 1))
 			return false;
 	}
 	return true;
@@ -570,14 +585,22 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 {
 	struct product p = described_by(desc, la, lb, lc, ld);
 	uint64_t print = fingerprint(&p);
-	uint32_t aligned[4];
+	uint32_t aligned[4] = {1, 1, 1, 1};
 	size_t scalar;
 
 	BEGIN(cublasLtMatmul);
-	scalar = type_bytes(p.desc.scale);
-	memcpy(aligned, &algo->data[1], sizeof aligned);
-	if (!handle || algo->data[0] != print || workspace || workspace_bytes)
-		fake_fault("cublasLtMatmul: an algorithm of another product, or a workspace");
+	scalar = fake_type_bytes(p.desc.scale);
+	if (algo)
+		memcpy(aligned, &algo->data[1], sizeof aligned);
+	if (!handle || (algo && algo->data[0] != print))
+		fake_fault("cublasLtMatmul: an algorithm of another product");
+	if (algo && workspace_bytes < algo->data[3])
+		return end(CUBLAS_STATUS_INVALID_VALUE);
+	if (workspace_bytes && !fake_shown((uintptr_t)workspace, workspace_bytes))
+		fake_fault("cublasLtMatmul: a workspace of %zu bytes at %p", workspace_bytes,
+			   workspace);
+	fake_called_with((struct fake_called){algo ? "cublasLtMatmul" : "cublasLtMatmul by itself",
+					      workspace_bytes});
 	p.at[A] = (uintptr_t)a;
 	p.at[B] = (uintptr_t)b;
 	p.at[C] = (uintptr_t)c;
@@ -585,7 +608,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 	if (p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE) {
 		p.alpha = (uintptr_t)alpha;
 		p.beta = (uintptr_t)beta;
-		if (!shown(p.alpha, scalar) || !shown(p.beta, scalar))
+		if (!fake_shown(p.alpha, scalar) || !fake_shown(p.beta, scalar))
 			fake_fault("cublasLtMatmul: scalars outside of the window");
 	} else {
 		memcpy(&p.alpha, alpha, scalar);

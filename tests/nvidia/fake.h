@@ -8,7 +8,8 @@
  *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
  *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them
  *   fake_calls(call)            how often it was called
- *   fake_computed()             cublasComputeType_t of the last matrix product
+ *   fake_computed()             cublasComputeType_t of the last matrix product of cuBLASLt
+ *   fake_called(name, bytes)    the call of the last matrix product; the bytes of its workspace
  *   fake_reset()                forgets all that a lost device left
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own. With
@@ -16,8 +17,8 @@
  * calls a large program needs is then seen without a GPU.
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
- * sums.c the HAL's own kernels; blas.c has cuBLASLt, fft.c cuFFT and solver.c cuSOLVER, in the same
- * library.
+ * sums.c the HAL's own kernels. In the same library are blas.c: cuBLASLt, cublas.c: cuBLAS,
+ * fft.c: cuFFT, solver.c: cuSOLVER.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -90,5 +91,6 @@ EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);
 EXPORT int fake_computed(void);
+EXPORT uint64_t fake_called(char *name, int bytes);
 
 #endif

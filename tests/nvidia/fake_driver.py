@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -57,14 +58,16 @@ def build() -> Path:
             ],
             check=True,
         )
-        fresh.rename(target)
+        with contextlib.suppress(FileExistsError):  # another process may use its own by now
+            target.hardlink_to(fresh)
+        fresh.unlink()
     return target
 
 
 def libraries(folder: Path, fake: Path) -> Path:
     """A folder with the names of those of NVIDIA's libraries that the fake stands for."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("libcufft.so.12", "libcusolver.so.12"):
+    for name in ("libcufft.so.12", "libcusolver.so.12", "libcublas.so.13"):
         (folder / name).symlink_to(fake)
     return folder
 
@@ -86,6 +89,13 @@ class Fake:
     def computed(self) -> int:
         """cublasComputeType_t of the last matrix product."""
         return int(self._library.fake_computed())
+
+    def called(self) -> tuple[str, int]:
+        """The call of the last matrix product, and the bytes of its workspace."""
+        name = ctypes.create_string_buffer(64)
+        self._library.fake_called.restype = ctypes.c_uint64
+        workspace = int(self._library.fake_called(name, len(name)))
+        return name.value.decode(), workspace
 
     def reset(self) -> None:
         self._library.fake_reset()

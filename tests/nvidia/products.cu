@@ -19,10 +19,13 @@ static std::vector<float> shift()
     return matrix;
 }
 
-// out = relu(matrix * in + bias)
+// out = relu(matrix * in + bias), with the first algorithm for this workspace
 static void layer(cublasLtHandle_t lt, const float *matrix, const float *in, const float *bias,
-                  float *out)
+                  float *out, void *workspace, size_t bytes)
 {
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t square;
     cublasLtEpilogue_t steps = CUBLASLT_EPILOGUE_RELU_BIAS;
@@ -32,8 +35,15 @@ static void layer(cublasLtHandle_t lt, const float *matrix, const float *in, con
     BLAS_CHECK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                               sizeof bias));
     BLAS_CHECK(cublasLtMatrixLayoutCreate(&square, CUDA_R_32F, N, N, N));
+    BLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    BLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(lt, desc, square, square, square, square, preference,
+                                              1, &found, &count));
+    EXPECT(count == 1, "%d algorithms", count);
     BLAS_CHECK(cublasLtMatmul(lt, desc, &ONE, matrix, square, in, square, &ZERO, out, square, out,
-                              square, nullptr, nullptr, 0, 0));
+                              square, &found.algo, workspace, bytes, 0));
+    BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     BLAS_CHECK(cublasLtMatrixLayoutDestroy(square));
     BLAS_CHECK(cublasLtMatmulDescDestroy(desc));
 }
@@ -53,12 +63,21 @@ int main(int argc, char **argv)
     cublasLtHandle_t lt;
     BLAS_CHECK(cublasCreate(&blas));
     BLAS_CHECK(cublasLtCreate(&lt));
+    constexpr size_t BYTES = 64 << 10;
+    void *workspace;
+    CUDA_CHECK(cudaMalloc(&workspace, BYTES));
+    BLAS_CHECK(cublasSetWorkspace(blas, workspace, BYTES));
     for (int k = 0; k < steps; k++) {
         BLAS_CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, N, N, N, &ONE, matrix, N, x, N,
                                &ZERO, y, N));
-        layer(lt, matrix, y, bias, x);
+        layer(lt, matrix, y, bias, x, workspace, BYTES);
         BLAS_CHECK(cublasSgemmBatched(blas, CUBLAS_OP_N, CUBLAS_OP_N, N, N, N, &ONE, list, N,
                                       list + 1, N, &ZERO, list + 2, N, 1));
+        // And once more where nothing looks: the same again.
+        BLAS_CHECK(cublasGemmStridedBatchedEx(blas, CUBLAS_OP_N, CUBLAS_OP_N, N, N, N, &ONE, matrix,
+                                              CUDA_R_32F, N, 0, x, CUDA_R_32F, N, 0, &ZERO, y,
+                                              CUDA_R_32F, N, N * N, 1, CUBLAS_COMPUTE_32F,
+                                              CUBLAS_GEMM_DEFAULT));
         NCCL_CHECK(ncclAllReduce(y, x, N * N, ncclFloat, ncclMax, comm, 0));
         std::vector<float> got = report(k, "product", x, N * N);
         for (int i = 0; i < N * N; i++) {

@@ -31,16 +31,6 @@ EMPTY = "tests/nvidia/test_machine_code.py::test_objects_without_content_are_no_
 TOGETHER = "tests/nvidia/test_completions.py::test_works_are_reported_together[False]"
 NO_ONE = "tests/nvidia/test_completions.py::test_launches_that_no_one_waits_for_are_launches_only"
 
-_LIBRARIES = "tests/nvidia/test_libraries.py::"
-LAYOUTS = _LIBRARIES + "test_transforms_of_any_layout_are_those_of_numpy"
-ONCE = _LIBRARIES + "test_a_plan_is_made_once"
-LARGER = _LIBRARIES + "test_a_gpu_that_needs_a_larger_work_area_gets_one"
-STRAY = _LIBRARIES + "test_memory_that_is_not_the_ranks_fails_it[7]"
-ANSWER = _LIBRARIES + "test_an_answer_goes_to_memory_of_the_rank_only"
-LISTED = _LIBRARIES + "test_functions_that_are_not_listed_are_not_called"
-DESCRIPTOR = _LIBRARIES + "test_a_descriptor_is_what_the_program_has_set[0]"
-FOLDED = _LIBRARIES + "test_folded_and_moved_the_results_are_the_same"
-
 _PINNED = "tests/nvidia/test_pinned.py::"
 WHEREVER = _PINNED + "test_memory_that_a_client_uses_is_registered_wherever_it_is"
 NEXT = _PINNED + "test_the_next_rank_at_these_addresses_gets_its_own"
@@ -59,62 +49,6 @@ TABLE: Table = {
             "a-space-leaves-its-registrations": (
                 "\tchange(space, wanted);\n",
                 "\tif (!closing)\n\t\tchange(space, wanted);\n",
-            ),
-        },
-    },
-    "proxy/hal/nvidia/fft.c": {
-        LAYOUTS: {
-            "layouts-as-if-packed": ("f->embedded ? out : NULL", "NULL"),
-        },
-        ONCE: {
-            "one-plan-for-all-sizes": (
-                "memcmp(&(*at)->fft, fft, sizeof *fft)",
-                "memcmp(&(*at)->fft, fft, sizeof fft->rank)",
-            ),
-            "plans-that-stay": (
-                "drop_beyond(device, PLANS_MAX);",
-                "drop_beyond(device, UINT32_MAX);",
-            ),
-        },
-        LARGER: {
-            "a-work-area-that-is-too-small": (
-                "!status && plan->area_bytes > call.area_bytes",
-                "!status && plan->area_bytes < call.area_bytes",
-            ),
-        },
-    },
-    "proxy/hal/nvidia/calls.c": {
-        STRAY: {
-            "addresses-of-anything": (
-                "slots[at] && !nvidia_space_has(",
-                "!slots[at] && !nvidia_space_has(",
-            ),
-        },
-        ANSWER: {
-            "answers-to-anywhere": (
-                "nvidia_space_resolve(space, to, true, &at) < sizeof answer",
-                "(at = to, !space)",
-            ),
-        },
-        LISTED: {
-            "functions-of-any-library": (
-                (
-                    "(strcmp(library_names[call->library], library) != 0 ||\n"
-                    "\t\t\t\t\tstrcmp(call->name, name) != 0)"
-                ),
-                "strcmp(call->name, name) != 0 + !library",
-            ),
-        },
-        DESCRIPTOR: {
-            "descriptors-as-the-library-makes-them": (
-                "slots[0] & RF_JACOBI_SWEEPS",
-                "slots[0] & 128",
-            ),
-        },
-        FOLDED: {
-            "results-in-another-order": (
-                "(uint64_t)(uintptr_t)&a->outs[a->out_count++]",
-                "(uint64_t)(uintptr_t)&a->outs[1 - a->out_count++]",
             ),
         },
     },

@@ -32,6 +32,8 @@ SLICES = (
 
 LOADED = "tests/proxy/test_waiting_for_code.py"
 
+WORKSPACE = "tests/proxy/test_contents.py::test_a_product_reads_and_writes_its_workspace[True]"
+
 TABLE: Table = {
     "proxy/core/loop/api.c": {
         (LOADED, "-k", "fails_its_rank"): {
@@ -59,6 +61,12 @@ TABLE: Table = {
         },
     },
     "proxy/core/queue/effects.c": {
+        WORKSPACE: {
+            "workspace-of-any-size": (
+                "(struct bound){0, (int64_t)how->workspace_bytes}",
+                "(struct bound){0, 1 << 20}",
+            ),
+        },
         CONTENTS: {
             "open-kernel-believed": ("if (!f->closed ||", "if ("),
             "key-without-scalars": ("digest_read(&d, &launch, params);", ""),

@@ -37,6 +37,7 @@ RANKS, WORDS = 3, 96  # words: of each buffer
 ANY = [name for name in NAMES if name not in ("linked", "until")]
 GLOBALS = DEV_BASE + CHUNK
 GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
+GEMM_CALL = CONTRACT.opcodes["GEMM_CALL"].number
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]
 KINDS = (
     "ALLREDUCE",
@@ -233,6 +234,32 @@ def test_a_product_reaches_its_matrices_and_no_more(
         found = done(here, made, stack, 1)
         check_equal_versions(found)
         assert common(content(found[0], gradients), content(found[2], gradients)) == [128, 256]
+    here.continue_running(1, made)
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_a_product_reads_and_writes_its_workspace(
+    ranks: tuple[Devices, list[Computing]], differ: bool
+) -> None:
+    """A library leaves there what it likes, in a part of it: equal products on equal workspaces
+    leave equal ones. Its result is one of all that it read."""
+    here, made = ranks
+    inputs, weights, gradients, place = BUFFERS[:4]
+    a, b, c = (Matrix(at, 1, 4) for at in (inputs, weights, gradients))
+    workspace = struct.pack("<2Q", place + 64, 128)
+    how = workspace + struct.pack("<4Q4B3i6IQ", 4, 4, 4, 4, 2, 0, 0, 0, -1, *[0] * 9)
+    for rank in made:
+        for at in (inputs, weights, gradients, place):
+            rank.write(at, bytes(4 * WORDS))
+        rank.write(place + 128, bytes([differ * rank.rank] * 4))
+        rank.post(GEMM_CALL, Gemm(4, 4, 4, a, b, c, c).record() + how)
+    with ExitStack() as stack:
+        found = done(here, made, stack, 0)
+        check_equal_versions(found)
+        for at in (gradients, place):
+            first, last = content(found[0], at), content(found[2], at)
+            assert (len(common(first, last)) == len(first)) == (not differ)
+        assert len(content(found[0], place)) == 3, "before it, itself, and behind it"
     here.continue_running(1, made)
 
 

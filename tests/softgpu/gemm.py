@@ -60,6 +60,7 @@ class Gemm:
     math: int = 0  # cublasMath_t
     compute: int | None = None  # cublasComputeType_t; None: by type_scale
     aux: Matrix = Matrix(0, 0, 0)
+    how: bytes = bytes(96)  # struct rf_gemm_how
 
     def scalar(self, value: float) -> int:
         if self.flags & SCALARS:
@@ -100,10 +101,10 @@ class Gemm:
 
 def work(device: Device, space: Space, call: Gemm) -> tuple[Any, Any]:
     """The work, and the memory that it refers to."""
-    kept = ffi.from_buffer(bytes(16) + call.record())
+    kept = ffi.from_buffer(bytes(16) + call.record() + call.how)
     made = ffi.new("struct hal_work *", {"kind": device.lib.HAL_GEMM})
     made.gemm.space = space.handle
-    made.gemm.call = ffi.cast("struct rf_gemm_aux *", kept)
+    made.gemm.call = ffi.cast("struct rf_gemm_call *", kept)
     return made, kept
 
 

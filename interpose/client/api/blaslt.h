@@ -34,6 +34,10 @@ struct algo {
 	int32_t id;
 	uint32_t tile, split_k, reduction, swizzling, custom, stages;
 	uint16_t inner_shape, cluster_shape;
+	/* The preference with which the program got it, if `chosen`. */
+	uint8_t chosen, aligned[4]; /* powers of two */
+	uint32_t reductions;
+	uint64_t most_bytes;
 };
 _Static_assert(sizeof(struct layout) <= 64, "older headers have no more space for one");
 _Static_assert(sizeof(struct desc) <= 128, "as the layout");

@@ -201,7 +201,8 @@ const char *blas_status_name(int status);
 const char *blas_status_text(int status);
 int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
 		const void *alpha, struct operand a, struct operand b, const void *beta,
-		struct operand c, int64_t count, int compute, bool pointers);
+		struct operand c, int64_t count, int compute, enum rf_gemm_api, int algorithm);
+int blas_set_workspace(const void *handle, void *workspace, size_t bytes);
 int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, const void *x,
 	       int64_t incx, const void *y, int64_t incy, void *result);
 int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
@@ -209,7 +210,7 @@ int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, in
 /* For cublaslt.c. */
 int gemm_types(struct rf_gemm *, int a, int b, int c, int compute);
 int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_device);
-int gemm_send(struct rf_gemm_aux *, const void *stream);
+int gemm_send(struct rf_gemm_call *, const void *stream);
 
 /* blas_routines.c: types are numbers of cudaDataType; an operand's ld may be a vector's step */
 #define BLAS_FULL (-1) /* storage of a triangle, in place of its number of diagonals */

@@ -52,6 +52,19 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t streamId)
 	if (stream_number(streamId, &number))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	h->stream = streamId;
+	h->workspace = h->workspace_bytes = 0; /* as NVIDIA's does */
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+int blas_set_workspace(const void *handle, void *workspace, size_t bytes)
+{
+	struct handle *h = blas_of(handle);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (bytes && (!workspace || (uint64_t)workspace % 256))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	h->workspace = bytes ? (uint64_t)workspace : 0;
+	h->workspace_bytes = bytes;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -210,7 +223,7 @@ int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on
 /* ---- products ---- */
 
 /* Sends a product, unless there is nothing to do. */
-int gemm_send(struct rf_gemm_aux *call, const void *stream)
+int gemm_send(struct rf_gemm_call *call, const void *stream)
 {
 	const struct rf_gemm *m = &call->g;
 
@@ -252,17 +265,28 @@ static bool is_complex(int a, int b, int c, int compute)
 		(a == CUDA_C_64F && scale_of(compute) == CUDA_R_64F));
 }
 
-/* Runs any product of cuBLAS; `pointers`: A, B and C are lists of matrices in device memory. */
+static struct rf_gemm_how how_of(const struct handle *h, enum rf_gemm_api api, int algorithm)
+{
+	return (struct rf_gemm_how){.workspace = h->workspace,
+				    .workspace_bytes = h->workspace_bytes,
+				    .api = (uint8_t)api,
+				    .algorithm = algorithm,
+				    .atomics = h->modes[BLAS_ATOMICS],
+				    .sm_count = h->modes[BLAS_SM_COUNT]};
+}
+
+/* Runs any product of cuBLAS. The lists of RF_GEMM_LISTED are in device memory. */
 int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
 		const void *alpha, struct operand a, struct operand b, const void *beta,
-		struct operand c, int64_t count, int compute, bool pointers)
+		struct operand c, int64_t count, int compute, enum rf_gemm_api api, int algorithm)
 {
+	bool pointers = api == RF_GEMM_LISTED || api == RF_GEMM_LISTED_EX;
 	const struct handle *h = blas_of(handle);
-	struct rf_gemm_aux call = {.g = {.m = (uint64_t)m,
-					 .n = (uint64_t)n,
-					 .k = (uint64_t)k,
-					 .count = (uint64_t)count,
-					 .flags = pointers ? RF_GEMM_POINTERS : 0}};
+	struct rf_gemm_call call = {.g = {.m = (uint64_t)m,
+					  .n = (uint64_t)n,
+					  .k = (uint64_t)k,
+					  .count = (uint64_t)count,
+					  .flags = pointers ? RF_GEMM_POINTERS : 0}};
 	struct rf_gemm *r = &call.g;
 	if (!h)
 		return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -284,6 +308,14 @@ int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n
 		return status;
 	r->d = r->c;
 	r->math = (uint32_t)h->modes[BLAS_MATH];
+	if (remote_is_there(&remote_cublas)) {
+		call.how = how_of(h, api, algorithm);
+		call.how.op[0] = (uint8_t)transa;
+		call.how.op[1] = (uint8_t)transb;
+		call.how.ld[0] = (uint64_t)a.ld;
+		call.how.ld[1] = (uint64_t)b.ld;
+		call.how.ld[2] = call.how.ld[3] = (uint64_t)c.ld;
+	}
 	return gemm_send(&call, h->stream);
 }
 
@@ -293,7 +325,7 @@ static int dot_of_halves(const struct handle *h, int64_t n, const void *x, const
 {
 	const float one = 1, zero = 0;
 	uint64_t k = n > 0 ? (uint64_t)n : 0;
-	struct rf_gemm_aux call = {.g = {.m = 1, .n = 1, .k = k, .count = 1}};
+	struct rf_gemm_call call = {.g = {.m = 1, .n = 1, .k = k, .count = 1}};
 	struct rf_gemm *r = &call.g;
 
 	r->a = (struct rf_matrix){(uint64_t)x, 1, (uint64_t)incx, 0};

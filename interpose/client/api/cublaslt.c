@@ -58,7 +58,7 @@ static int set_bias(struct rf_gemm *m, const struct desc *d)
 }
 
 /* Sets the auxiliary matrix, stored by columns: ReLU's has bits, GELU's has D's type. */
-static int set_aux(struct rf_gemm_aux *call, const struct desc *d)
+static int set_aux(struct rf_gemm_call *call, const struct desc *d)
 {
 	bool bits = call->g.flags & (RF_GEMM_RELU | RF_GEMM_DRELU);
 	int64_t unit = bits ? 128 : 8;
@@ -73,7 +73,7 @@ static int set_aux(struct rf_gemm_aux *call, const struct desc *d)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-static int fill_epilogue(struct rf_gemm_aux *call, const struct desc *d)
+static int fill_epilogue(struct rf_gemm_call *call, const struct desc *d)
 {
 	struct rf_gemm *m = &call->g;
 	uint32_t flags = UINT32_MAX;
@@ -92,7 +92,7 @@ static int fill_epilogue(struct rf_gemm_aux *call, const struct desc *d)
 }
 
 /* True if the addresses that the epilogue needs are set. */
-static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
+static bool has_operands(const struct rf_gemm_call *call, const struct desc *d)
 {
 	bool biased = d->epilogue & CUBLASLT_EPILOGUE_BIAS ||
 		      call->g.flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
@@ -128,7 +128,7 @@ struct operands {
 };
 
 /* Fills in a product, except its scalars. */
-static int fill_product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
+static int fill_product(struct rf_gemm_call *call, const struct desc *d, const struct operands *o)
 {
 	struct rf_gemm *m = &call->g;
 	if (!d || !o->la || !o->lb || !o->lc || !o->ld)
@@ -169,6 +169,31 @@ static bool is_handle(const void *handle)
 	return handle_get(HANDLE_BLASLT, handle) || handle_get(HANDLE_BLAS, handle);
 }
 
+/* Without an algorithm the library chooses one for the workspace. */
+static struct rf_gemm_how how_of_lt(const struct desc *d, const struct operands *o,
+				    const struct algo *algo, const void *workspace, size_t bytes)
+{
+	const struct layout *layouts[] = {o->la, o->lb, o->lc, o->ld};
+	struct rf_gemm_how how = {.workspace = bytes ? (uint64_t)workspace : 0,
+				  .workspace_bytes = workspace ? bytes : 0,
+				  .api = RF_GEMM_LT,
+				  .op = {(uint8_t)d->transa, (uint8_t)d->transb},
+				  .sm_count = d->sm_count,
+				  .most_bytes = workspace ? bytes : 0,
+				  .reductions = UINT32_MAX};
+	for (int i = 0; i < 4; i++) {
+		how.ld[i] = (uint64_t)layouts[i]->ld;
+		how.by_rows |= (uint8_t)((layouts[i]->order == CUBLASLT_ORDER_ROW) << i);
+	}
+	if (algo && algo->chosen) {
+		how.most_bytes = algo->most_bytes;
+		how.reductions = algo->reductions;
+		for (int i = 0; i < 4; i++)
+			how.aligned[i] = 1u << algo->aligned[i];
+	}
+	return how;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
 			      const void *alpha, const void *A, cublasLtMatrixLayout_t Adesc,
 			      const void *B, cublasLtMatrixLayout_t Bdesc, const void *beta,
@@ -185,10 +210,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 			     (const void *)Bdesc,
 			     (const void *)Cdesc,
 			     (const void *)Ddesc};
-	struct rf_gemm_aux m = {0};
-	(void)algo;
-	(void)workspace;
-	(void)workspaceSizeInBytes;
+	struct rf_gemm_call m = {0};
 	if (!is_handle(lightHandle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;
 	int status = fill_product(&m, d, &o);
@@ -197,6 +219,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 	if (!status)
 		status = gemm_scalars(&m.g, alpha, beta,
 				      d->pointers == CUBLASLT_POINTER_MODE_DEVICE);
+	if (!status && remote_is_there(&remote_cublas))
+		m.how = how_of_lt(d, &o, (const void *)algo, workspace, workspaceSizeInBytes);
 	return status ? status : gemm_send(&m, stream);
 }
 
@@ -240,7 +264,7 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t lightHandle,
 static int check_operands(const void *handle, const void *desc, const struct operands *o,
 			  cublasLtMatmulHeuristicResult_t *result)
 {
-	struct rf_gemm_aux m = {0};
+	struct rf_gemm_call m = {0};
 	struct algo one = {.split_k = 1};
 	if (!is_handle(handle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -271,6 +295,22 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
 	return status;
 }
 
+/* The proxy asks NVIDIA's heuristic with the same preference when the product runs: its first
+ * algorithm is the one that the program would have got here. */
+static void remember_preference(cublasLtMatmulHeuristicResult_t *result,
+				const struct preference *preference)
+{
+	struct algo one = {.split_k = 1,
+			   .chosen = 1,
+			   .reductions = preference->reductions,
+			   .most_bytes = preference->workspace};
+	for (int i = 0; i < 4; i++)
+		while (one.aligned[i] < 8 && 2u << one.aligned[i] <= preference->alignment[i])
+			one.aligned[i]++;
+	described_init(&result->algo, sizeof result->algo, &one, sizeof one);
+	result->workspaceSize = preference->workspace;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
 	cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc, cublasLtMatrixLayout_t Cdesc,
@@ -285,5 +325,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 		return CUBLAS_STATUS_INVALID_VALUE;
 	int status = check_operands(lightHandle, operationDesc, &o, heuristicResultsArray);
 	*returnAlgoCount = !status;
+	if (!status && remote_is_there(&remote_cublas))
+		remember_preference(heuristicResultsArray, (const void *)preference);
 	return status;
 }

@@ -312,12 +312,12 @@ static int multiply_all(const struct convolution *c, const int64_t size[3], int6
 
 	for (int64_t i = 0; i < calls && !status; i++) {
 		int64_t image = by_group ? 0 : i, group = by_group ? i : 0;
-		struct rf_gemm_aux m = {.g = {.m = (uint64_t)size[0],
-					      .n = (uint64_t)size[1],
-					      .k = (uint64_t)size[2],
-					      .count = (uint64_t)(by_group ? images : c->groups),
-					      .alpha = scalar_bits(c, alpha),
-					      .beta = scalar_bits(c, beta)}};
+		struct rf_gemm_call m = {.g = {.m = (uint64_t)size[0],
+					       .n = (uint64_t)size[1],
+					       .k = (uint64_t)size[2],
+					       .count = (uint64_t)(by_group ? images : c->groups),
+					       .alpha = scalar_bits(c, alpha),
+					       .beta = scalar_bits(c, beta)}};
 
 		m.g.a = matrix_of(a, size[0], size[2], c->type->bytes, image, group,
 				  by_group ? a->image : a->group);

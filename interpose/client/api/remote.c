@@ -12,6 +12,23 @@ static int register_library(struct remote_library *l)
 	return l->module ? CUDA_OK : OUT_OF_MEMORY;
 }
 
+struct remote_library remote_cublas = {.image = RF_LIBRARY_TEXT "cublas"};
+
+bool remote_is_there(struct remote_library *l)
+{
+	int there = atomic_load_explicit(&l->there, memory_order_relaxed);
+	unsigned count;
+
+	if (there)
+		return there > 0;
+	if (register_library(l))
+		return false;
+	module_is_optional(l->module);
+	there = module_function_count(l->module, &count) ? -1 : 1;
+	atomic_store(&l->there, there);
+	return there > 0;
+}
+
 int remote_ready(struct remote_library *l, const char *name)
 {
 	unsigned count;

@@ -20,8 +20,10 @@ struct remote_library {
 	} status;
 	struct module *module; /* under CARRIED_LOCK */
 	_Atomic bool reported;
+	_Atomic int there; /* of remote_is_there: 1, or -1; 0: not known yet */
 };
-extern struct remote_library remote_cusolver, remote_cufft;
+/* Products become records of their own, also of NVIDIA's library. */
+extern struct remote_library remote_cusolver, remote_cufft, remote_cublas;
 
 struct remote_function {
 	const char *name;
@@ -36,6 +38,8 @@ int remote_call(struct remote_library *, struct remote_function *, const uint64_
  * NULL: the call does not wait. */
 int remote_send(struct remote_library *, struct remote_function *, const void *stream,
 		const uint64_t *slots, size_t count, uint64_t *outs);
+/* Whether the job's device has the library, for calls that are served without it, too. */
+bool remote_is_there(struct remote_library *);
 /* Whether the job's device has the library; if it does not, that is reported once as the failure of
  * the function of this name. 0, or a status of the library. */
 int remote_ready(struct remote_library *, const char *name);

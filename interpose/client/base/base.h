@@ -219,7 +219,8 @@ struct handle {
 	struct hints hints; /* HANDLE_STREAM */
 	void *stream;       /* of the work of a library's handle */
 	int modes[BLAS_MODES];
-	void *plan; /* HANDLE_FFT */
+	void *plan;                          /* HANDLE_FFT */
+	uint64_t workspace, workspace_bytes; /* HANDLE_BLAS: the program's; 0: none */
 };
 uint64_t handle_number(void); /* a new number, never reused */
 struct handle *handle_new(enum handle_kind kind, uint64_t context);

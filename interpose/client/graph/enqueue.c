@@ -89,9 +89,9 @@ int enqueue_launch(const struct launch *l)
 	return capturing(l->stream) ? capture_launch(l) : issue_launch(l);
 }
 
-int gemm_post(const struct rf_gemm_aux *request, const void *stream)
+int gemm_post(const struct rf_gemm_call *request, const void *stream)
 {
-	struct rf_gemm_aux m = *request;
+	struct rf_gemm_call m = *request;
 	int error = stream_number(stream, &m.g.stream);
 	if (!error)
 		error = channel_enter();

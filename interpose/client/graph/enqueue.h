@@ -58,7 +58,7 @@ int copy_slices(const struct copy *, const struct slices *);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
 int enqueue_launch(const struct launch *);
-int gemm_post(const struct rf_gemm_aux *, const void *stream);
+int gemm_post(const struct rf_gemm_call *, const void *stream);
 int event_record(const void *event, const void *stream, unsigned flags);
 int stream_wait(const void *stream, const void *event, unsigned flags);
 int stream_host_function(const void *stream, CUhostFn function, void *data);

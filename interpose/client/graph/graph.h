@@ -29,7 +29,7 @@ struct node {
 	struct slices slices; /* slices of the copy */
 	CUDA_MEMSET_NODE_PARAMS fill;
 	CUDA_HOST_NODE_PARAMS host;
-	struct rf_gemm_aux gemm;
+	struct rf_gemm_call gemm;
 	uint64_t event;
 	struct graph *child;         /* owned; an exec's is an exec */
 	struct graph_memory *memory; /* that it allocates or frees: a reference */
@@ -109,7 +109,7 @@ struct node *node_launch(const struct launch *, const void *packed, size_t bytes
 struct node *node_copy(const struct copy *);
 struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
 struct node *node_host(CUhostFn function, void *data);
-struct node *node_gemm(const struct rf_gemm_aux *);
+struct node *node_gemm(const struct rf_gemm_call *);
 struct node *node_event(enum node_kind, uint64_t event);
 
 /* capture.c */

@@ -217,7 +217,7 @@ struct node *node_host(CUhostFn function, void *data)
 	return n;
 }
 
-struct node *node_gemm(const struct rf_gemm_aux *m)
+struct node *node_gemm(const struct rf_gemm_call *m)
 {
 	struct node *n = node_new(NODE_GEMM);
 	if (n)

@@ -245,6 +245,7 @@ int module_load(const void *image, struct module **out);
 /* A library: it keeps a copy of the image, and a reset leaves it as a new one. */
 int module_load_library(const void *image, struct module **out);
 struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
+void module_is_optional(struct module *); /* the reason why it cannot be loaded is not reported */
 int module_drop(struct module *);
 void module_end(uint64_t context); /* unloads the context's modules */
 void module_reset(void); /* the program's own, and libraries, are as before their first use */
@@ -307,6 +308,6 @@ int launch_check(const struct launch *);             /* also makes the kernel re
 int launch_pack(const struct launch *, uint8_t *to); /* into `to`, in the kernel's layout */
 int issue_launch(const struct launch *);             /* after launch_check */
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
-void issue_gemm(struct rf_gemm_aux *);
+void issue_gemm(struct rf_gemm_call *);
 
 #endif

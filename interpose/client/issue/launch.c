@@ -116,10 +116,13 @@ int issue_launch(const struct launch *l)
 
 #define OLD_FLAGS (RF_GEMM_POINTERS | RF_GEMM_SCALARS | RF_GEMM_RELU | RF_GEMM_GELU)
 
-void issue_gemm(struct rf_gemm_aux *m)
+void issue_gemm(struct rf_gemm_call *m)
 {
-	if (m->g.flags & ~(uint32_t)OLD_FLAGS)
-		channel_post_work(&m->g.r, RF_OP_GEMM_AUX, sizeof *m, NULL, 0, m->g.stream);
+	if (m->how.api)
+		channel_post_work(&m->g.r, RF_OP_GEMM_CALL, sizeof *m, NULL, 0, m->g.stream);
+	else if (m->g.flags & ~(uint32_t)OLD_FLAGS)
+		channel_post_work(&m->g.r, RF_OP_GEMM_AUX, sizeof(struct rf_gemm_aux), NULL, 0,
+				  m->g.stream);
 	else
 		channel_post_work(&m->g.r, RF_OP_GEMM, sizeof m->g, NULL, 0, m->g.stream);
 }

@@ -162,6 +162,13 @@ static void free_globals(const struct module *m)
 }
 
 /* Reports once why the module cannot be loaded, and names the file that contains it. */
+void module_is_optional(struct module *m)
+{
+	lock(MODULE_LOCK);
+	m->explained = true;
+	unlock(MODULE_LOCK);
+}
+
 static void name_reason(struct module *m, int error, const char *why)
 {
 	Dl_info file;

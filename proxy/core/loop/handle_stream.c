@@ -215,7 +215,7 @@ static bool matrix_valid(const struct rf_matrix *x, uint64_t rows, uint64_t colu
 
 /* Checks only the form. The device checks addresses, as it does for kernels: some are in device
  * memory, where the program may change them until the product runs. */
-static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
+static int gemm(struct rank *r, const struct rf_gemm_call *call, uint32_t flags)
 {
 	const struct rf_gemm *g = &call->g;
 	struct stream *s = get_stream(r, g->stream);
@@ -238,18 +238,32 @@ static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
 
 int on_gemm(struct rank *r, const struct rf_gemm *g, uint32_t extra)
 {
-	struct rf_gemm_aux call = {.g = *g};
+	struct rf_gemm_call call = {.g = *g};
 
 	(void)extra;
 	return gemm(r, &call, GEMM_FLAGS);
 }
 
-int on_gemm_aux(struct rank *r, const struct rf_gemm_aux *call, uint32_t extra)
+#define AUX_FLAGS                                                                                  \
+	(GEMM_FLAGS | RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU | RF_GEMM_SUM_D |               \
+	 RF_GEMM_SUM_A | RF_GEMM_SUM_B)
+
+int on_gemm_aux(struct rank *r, const struct rf_gemm_aux *a, uint32_t extra)
 {
+	struct rf_gemm_call call = {.g = a->g, .aux = a->aux};
+
 	(void)extra;
-	return gemm(r, call,
-		    GEMM_FLAGS | RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU | RF_GEMM_SUM_D |
-			    RF_GEMM_SUM_A | RF_GEMM_SUM_B);
+	return gemm(r, &call, AUX_FLAGS);
+}
+
+int on_gemm_call(struct rank *r, const struct rf_gemm_call *call, uint32_t extra)
+{
+	const struct rf_gemm_how *how = &call->how;
+
+	(void)extra;
+	if (!how->api || how->api >= RF_GEMM_APIS || how->op[0] > 2 || how->op[1] > 2)
+		return CU_INVALID_VALUE;
+	return gemm(r, call, AUX_FLAGS);
 }
 
 int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)

@@ -208,7 +208,7 @@ static void add_matrix(struct order *o, const struct rf_matrix *x, uint64_t rows
 	add_access(o, x->addr, ((count - 1) * x->batch + one) * bytes, use, whole);
 }
 
-static void add_product(struct order *o, const struct rf_gemm_aux *a)
+static void add_product(struct order *o, const struct rf_gemm_call *a)
 {
 	const struct rf_gemm *g = &a->g;
 	bool sums = g->flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);

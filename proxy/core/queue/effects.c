@@ -303,7 +303,7 @@ static void limit_to_matrices(struct reach *reach, const struct rf_matrix *x, ui
 }
 
 /* Ranges of a product in addition to its matrices. A bias is a result if it is a sum. */
-static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *reaches,
+static void take_others(struct digest *d, struct rf_gemm_call *a, struct reach *reaches,
 			uint32_t *count)
 {
 	struct rf_gemm *g = &a->g;
@@ -324,15 +324,31 @@ static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *r
 	}
 }
 
+/* A library may write to a part of its workspace: the content then depends on the old one. */
+static void take_workspace(struct digest *d, struct rf_gemm_how *how, struct reach *reaches,
+			   uint32_t *count)
+{
+	struct reach *reach;
+	if (!how->workspace || !how->workspace_bytes)
+		return;
+	reach = take_address(d, &how->workspace, REACH_READ | REACH_WRITTEN, reaches, count);
+	if (how->workspace_bytes > INT64_MAX)
+		return;
+	reach->bounded = REACH_READ | REACH_WRITTEN;
+	reach->read = reach->written = (struct bound){0, (int64_t)how->workspace_bytes};
+}
+
 void product_footprint(struct rank *r, const struct item *i, struct footprint *footprint)
 {
-	struct rf_gemm_aux a = {0};
+	struct rf_gemm_call a = {0};
 	struct rf_gemm *g = &a.g;
-	struct reach reaches[8];
+	struct reach reaches[9];
 	struct digest d;
 	uint32_t count = 0, bytes;
 	memcpy(g, i->data, sizeof *g);
-	bytes = g->r.opcode == RF_OP_GEMM_AUX ? sizeof a : sizeof *g;
+	bytes = g->r.opcode == RF_OP_GEMM       ? sizeof *g
+		: g->r.opcode == RF_OP_GEMM_AUX ? offsetof(struct rf_gemm_call, how)
+						: sizeof a;
 	memcpy(&a, i->data, bytes);
 	if (g->flags & RF_GEMM_POINTERS) {
 		footprint_anything(footprint);
@@ -350,6 +366,7 @@ void product_footprint(struct rank *r, const struct item *i, struct footprint *f
 	limit_to_matrices(take_address(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m,
 			  g->n, g->count, g->type_cd);
 	take_others(&d, &a, reaches, &count);
+	take_workspace(&d, &a.how, reaches, &count);
 	digest_bytes(&d, &a, bytes);
 	content_footprint(&r->memory, &d, reaches, count, footprint);
 }

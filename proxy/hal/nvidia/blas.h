@@ -6,6 +6,8 @@
 #ifndef RANKFOLD_CUDA_BLAS_H
 #define RANKFOLD_CUDA_BLAS_H
 
+#include <stdbool.h>
+
 #include "driver.h"
 
 #ifndef CUBLAS_VERSION
@@ -78,6 +80,7 @@ typedef enum {
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13,
+	CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
 	CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
@@ -140,6 +143,13 @@ struct nvidia_blas {
 	CUBLASLT_CALLS(CUBLASLT_POINTER)
 #undef CUBLASLT_POINTER
 };
+
+/* cublas.c: runs a product as the program has called it, with cuBLAS. False: there is no such
+ * library, and `what` has the reason. */
+struct hal_stream;
+struct rf_gemm_call;
+bool nvidia_cublas(struct hal_stream *, const struct rf_gemm_call *, cublasStatus_t *, char *what,
+		   uint32_t what_bytes);
 
 /* The library of this process, loaded once. NULL: `text` states what is missing. */
 const struct nvidia_blas *nvidia_blas(char *text, uint32_t text_bytes);

@@ -32,8 +32,8 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 			 uint32_t *param_bytes);
 #pragma GCC visibility pop
 
-static const char *const library_names[NVIDIA_LIBRARIES] = {[NVIDIA_CUSOLVER] = "cusolver",
-							    [NVIDIA_CUFFT] = "cufft"};
+static const char *const library_names[NVIDIA_LIBRARIES] = {
+	[NVIDIA_CUSOLVER] = "cusolver", [NVIDIA_CUFFT] = "cufft", [NVIDIA_CUBLAS] = "cublas"};
 #define LIBRARY_cusolver NVIDIA_CUSOLVER
 
 static struct nvidia_call calls[] = {

@@ -5,7 +5,8 @@
 #include "library_call.h"
 #include "nvidia_hal.h"
 
-enum nvidia_library { NVIDIA_CUSOLVER, NVIDIA_CUFFT, NVIDIA_LIBRARIES };
+/* cuBLAS has no functions here: its products are records of their own (cublas.c). */
+enum nvidia_library { NVIDIA_CUSOLVER, NVIDIA_CUFFT, NVIDIA_CUBLAS, NVIDIA_LIBRARIES };
 
 /* A function that ranks may call. */
 struct nvidia_call {

@@ -7,6 +7,10 @@
  * products of several streams share nothing. Inputs that the library cannot take as they are (no A
  * and B, or a bias at any address) are copied into memory of the stream for this one call.
  *
+ * If the record says how the program has called cuBLAS or cuBLASLt (struct rf_gemm_how), the same
+ * call is made instead, with the program's layouts, workspace and preferences (cublas.c, and here
+ * for cuBLASLt): its bits are those of plain CUDA.
+ *
  * A product is a kernel: it runs in the window of its rank (nvidia_hal.h). Addresses in the record
  * are checked against the rank's mappings; those in lists are the program's responsibility, like
  * those in its kernels.
@@ -39,7 +43,7 @@ static uint32_t type_bytes(uint8_t type)
 #define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
 /* The library itself decides on combinations of types. */
-bool nvidia_gemm_acceptable(const struct rf_gemm_aux *call)
+bool nvidia_gemm_acceptable(const struct rf_gemm_call *call)
 {
 	const struct rf_gemm *g = &call->g;
 
@@ -205,6 +209,11 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
 	       (!(g->flags & WITH_AUX) || aux_there(space, g, aux));
 }
 
+static bool workspace_there(const struct hal_space *space, const struct rf_gemm_how *how)
+{
+	return !how->workspace || is_mapped(space, how->workspace, how->workspace_bytes, WRITTEN);
+}
+
 /* ---- inputs that the library cannot take as they are ----------------------------------------- */
 
 #define BIAS_ALIGNED 16u /* kernels for a bias may need this alignment, and fault without it */
@@ -329,7 +338,8 @@ struct gemm_call { /* the descriptors of one product */
 	const struct nvidia_blas *blas;
 	const struct rf_gemm *g;
 	const struct rf_matrix *aux;
-	cublasStatus_t status; /* of the first call that failed */
+	const struct rf_gemm_how *how; /* NULL: not as a program has called it */
+	cublasStatus_t status;         /* of the first call that failed */
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c, d;
 	cublasLtMatmulPreference_t preference;
@@ -358,6 +368,18 @@ static void make_layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const 
 		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
 	if (count > 1 && !(k->g->flags & RF_GEMM_POINTERS))
 		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+}
+
+/* Describes matrix number `i` as the program has. */
+static void describe_own(struct gemm_call *k, cublasLtMatrixLayout_t *out,
+			 const struct rf_matrix *x, uint32_t i, uint64_t rows, uint64_t columns)
+{
+	const struct rf_gemm_how *how = k->how;
+	bool turned = i < 2 && how->op[i] != CUBLAS_OP_N;
+
+	make_layout(k, out, x, i < 2 ? k->g->type_ab : k->g->type_cd, turned ? columns : rows,
+		    turned ? rows : columns, how->ld[i],
+		    how->by_rows >> i & 1 ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL);
 }
 
 /* Describes A or B: by columns, or transposed by the call. */
@@ -436,16 +458,41 @@ static void describe_epilogue(struct gemm_call *k)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, stride);
 }
 
+static void describe_matrices(struct gemm_call *k)
+{
+	const struct rf_gemm *g = k->g;
+
+	describe_operand(k, &k->a, &g->a, g->m, g->k, CUBLASLT_MATMUL_DESC_TRANSA);
+	describe_operand(k, &k->b, &g->b, g->k, g->n, CUBLASLT_MATMUL_DESC_TRANSB);
+	describe_result(k, &k->c, is_zero(g, g->beta) ? &g->d : &g->c);
+	describe_result(k, &k->d, &g->d);
+}
+
+static void describe_own_matrices(struct gemm_call *k)
+{
+	const struct rf_gemm *g = k->g;
+	int32_t a = k->how->op[0], b = k->how->op[1], sm_count = k->how->sm_count;
+
+	describe_own(k, &k->a, &g->a, 0, g->m, g->k);
+	describe_own(k, &k->b, &g->b, 1, g->k, g->n);
+	describe_own(k, &k->c, &g->c, 2, g->m, g->n);
+	describe_own(k, &k->d, &g->d, 3, g->m, g->n);
+	SET_DESC(k, CUBLASLT_MATMUL_DESC_TRANSA, a);
+	SET_DESC(k, CUBLASLT_MATMUL_DESC_TRANSB, b);
+	if (sm_count)
+		SET_DESC(k, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, sm_count);
+}
+
 static void describe_call(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	int32_t on_device = CUBLASLT_POINTER_MODE_DEVICE;
 
 	TRY(k, cublasLtMatmulDescCreate, &k->desc, compute_of(g), (cudaDataType)g->type_scale);
-	describe_operand(k, &k->a, &g->a, g->m, g->k, CUBLASLT_MATMUL_DESC_TRANSA);
-	describe_operand(k, &k->b, &g->b, g->k, g->n, CUBLASLT_MATMUL_DESC_TRANSB);
-	describe_result(k, &k->c, is_zero(g, g->beta) ? &g->d : &g->c);
-	describe_result(k, &k->d, &g->d);
+	if (k->how)
+		describe_own_matrices(k);
+	else
+		describe_matrices(k);
 	describe_epilogue(k);
 	if (g->flags & RF_GEMM_SCALARS)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_POINTER_MODE, on_device);
@@ -466,16 +513,12 @@ static void set_alignment(struct gemm_call *k, cublasLtMatmulPreferenceAttribute
 	SET_PREFERENCE(k, attribute, bytes);
 }
 
-static void choose_algorithm(struct gemm_call *k, cublasLtHandle_t handle,
-			     cublasLtMatmulAlgo_t *algo)
+static void prefer(struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
 	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK;
-	cublasLtMatmulHeuristicResult_t found = {0};
 	uint64_t workspace = 0;
-	int count = 0;
 
-	TRY(k, cublasLtMatmulPreferenceCreate, &k->preference);
 	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
 	if (g->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
 		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
@@ -484,6 +527,36 @@ static void choose_algorithm(struct gemm_call *k, cublasLtHandle_t handle,
 	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
 		      is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
 	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
+}
+
+static void prefer_as_the_program(struct gemm_call *k)
+{
+	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+	};
+	const struct rf_gemm_how *how = k->how;
+
+	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, how->most_bytes);
+	if (how->reductions != UINT32_MAX)
+		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, how->reductions);
+	for (uint32_t i = 0; i < 4; i++)
+		SET_PREFERENCE(k, aligned[i], how->aligned[i]);
+}
+
+static void choose_algorithm(struct gemm_call *k, cublasLtHandle_t handle,
+			     cublasLtMatmulAlgo_t *algo)
+{
+	cublasLtMatmulHeuristicResult_t found = {0};
+	int count = 0;
+
+	TRY(k, cublasLtMatmulPreferenceCreate, &k->preference);
+	if (k->how)
+		prefer_as_the_program(k);
+	else
+		prefer(k);
 	TRY(k, cublasLtMatmulAlgoGetHeuristic, handle, k->desc, k->a, k->b, k->c, k->d,
 	    k->preference, 1, &found, &count);
 	if (!k->status && !count)
@@ -510,21 +583,26 @@ static void call_close(const struct gemm_call *k)
 static const void *as_pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
 
 static cublasStatus_t run_product(const struct nvidia_blas *blas, cublasLtHandle_t handle,
-				  const struct rf_gemm *g, const struct rf_matrix *aux,
+				  const struct rf_gemm *g, const struct rf_gemm_call *call,
 				  CUstream stream)
 {
-	struct gemm_call k = {.blas = blas, .g = g, .aux = aux};
+	const struct rf_gemm_how *how = call->how.api ? &call->how : NULL;
+	struct gemm_call k = {.blas = blas, .g = g, .aux = &call->aux, .how = how};
 	bool on_device = g->flags & RF_GEMM_SCALARS;
 	const void *alpha = on_device ? as_pointer(g->alpha) : &g->alpha;
 	const void *beta = on_device ? as_pointer(g->beta) : &g->beta;
+	/* A program that gives no algorithm leaves the choice to the call. */
+	bool without = how && !how->aligned[0];
 	cublasLtMatmulAlgo_t algo;
 
 	describe_call(&k);
-	choose_algorithm(&k, handle, &algo);
+	if (!without)
+		choose_algorithm(&k, handle, &algo);
 	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, as_pointer(g->a.addr), k.a,
 	    as_pointer(g->b.addr), k.b, beta,
-	    as_pointer(is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
-	    (void *)(uintptr_t)g->d.addr, k.d, &algo, NULL, 0, stream);
+	    as_pointer(!how && is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
+	    (void *)(uintptr_t)g->d.addr, k.d, without ? NULL : &algo,
+	    how ? (void *)(uintptr_t)how->workspace : NULL, how ? how->workspace_bytes : 0, stream);
 	call_close(&k);
 	return k.status;
 }
@@ -549,32 +627,44 @@ static CUresult product_error(const struct nvidia_blas *blas, cublasStatus_t sta
 	return error_of(status);
 }
 
-CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm_aux *call,
+/* True if the call is one of cuBLAS and was made, with this status. */
+static bool called_cublas(struct hal_stream *s, const struct rf_gemm_call *call,
+			  cublasStatus_t *status, char *what, uint32_t what_bytes)
+{
+	uint8_t api = call->how.api;
+
+	return api > RF_GEMM_LT && nvidia_cublas(s, call, status, what, what_bytes);
+}
+
+CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm_call *call,
 		     char *what, uint32_t what_bytes)
 {
 	struct hal_device *device = s->device;
 	const struct nvidia_blas *blas = nvidia_blas(what, what_bytes);
-	struct rf_gemm g = with_d_by_columns(&call->g);
+	bool own = call->how.api;
+	struct rf_gemm g = own ? call->g : with_d_by_columns(&call->g);
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 	struct spares spares = {.count = 0};
 	CUresult error, last;
 
 	if (!blas)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!all_there(space, &g, &call->aux)) {
+	if (!all_there(space, &g, &call->aux) || !workspace_there(space, &call->how)) {
 		snprintf(what, what_bytes,
 			 "a matrix product with an address that is not mapped, or with a result in "
 			 "memory that is read-only");
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
+	if (called_cublas(s, call, &status, what, what_bytes))
+		return status ? product_error(blas, status, what, what_bytes) : CUDA_SUCCESS;
 	if (!device->blas)
 		status = blas->cublasLtCreate(&device->blas);
 	if (status)
 		return product_error(blas, status, what, what_bytes);
 	snprintf(what, what_bytes, "memory for a matrix product");
-	error = prepare_call(s, space, &g, &spares);
+	error = own ? CUDA_SUCCESS : prepare_call(s, space, &g, &spares);
 	if (!error)
-		status = run_product(blas, device->blas, &g, &call->aux, s->stream);
+		status = run_product(blas, device->blas, &g, call, s->stream);
 	if (!error && !status && spares.back.Height)
 		error = device->driver->cuMemcpy2DAsync_v2(&spares.back, s->stream);
 	last = spares_free(s, &spares);
@@ -588,4 +678,5 @@ void nvidia_gemm_close(struct hal_device *device)
 	if (device->blas)
 		nvidia_blas(NULL, 0)->cublasLtDestroy(device->blas);
 	device->blas = NULL;
+	nvidia_cublas_close(device);
 }

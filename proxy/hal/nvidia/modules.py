@@ -153,7 +153,7 @@ class Loader:
         return info, _Loaded(handle, cubin=cubin, variables=self._variables(handle, cubin))
 
     def _load_library(self, image: bytes, digest: str) -> tuple[ModuleInfo, _Loaded]:
-        name = image.removeprefix(LIBRARY_TEXT).strip(b"\0").decode(errors="replace")
+        name = image.removeprefix(LIBRARY_TEXT).decode(errors="replace").replace("\0", "?")
         text = self._ffi.new("char[]", _TEXT_BYTES)
         error = self._lib.rankfold_nvidia_library(name.encode(), text, _TEXT_BYTES)
         if error:

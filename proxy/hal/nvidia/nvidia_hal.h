@@ -10,6 +10,7 @@
  *   module.c    modules and functions
  *   pins.c      pinned memory that the device reaches directly
  *   space.c     a rank's addresses, and the window
+ *   cublas.c    products by the function that the program has called
  *   gemm.c      matrix products
  *   stream.c    the streams' rings of works
  *   stage.c     what all works need to be submitted
@@ -239,6 +240,7 @@ struct hal_device {
 	struct nvidia_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
 	struct cublasLtContext *blas; /* created for the first matrix product */
+	void *cublas;                 /* for the first product of a program's own call */
 	void *solver, *solver_params; /* of cuSOLVER, for its first call */
 	struct nvidia_fft_plan *fft_plans;
 	/* the space shown, valid while window_serial is its serial */
@@ -332,10 +334,11 @@ void nvidia_report(struct hal_stream *);
 
 /* gemm.c: whether this device supports such a product in general (loop's thread); submits one to
  * the driver (if that fails, `what` gets the call and the reason); frees what the library holds. */
-bool nvidia_gemm_acceptable(const struct rf_gemm_aux *);
-CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *,
+bool nvidia_gemm_acceptable(const struct rf_gemm_call *);
+CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_call *,
 		     char *what, uint32_t what_bytes);
 void nvidia_gemm_close(struct hal_device *);
+void nvidia_cublas_close(struct hal_device *); /* cublas.c, likewise */
 
 /* libraries.c: the library of this name in libraries.def. NULL: `text` states what is missing. */
 void *nvidia_library(const char *name, char *text, uint32_t text_bytes);

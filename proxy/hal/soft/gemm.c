@@ -70,7 +70,7 @@ static enum sum sum_of(const struct rf_gemm *g)
 #define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
 /* True if the flags are compatible, and if each tile's bits fill whole bytes. */
-static bool extras_good(const struct rf_gemm_aux *call)
+static bool extras_good(const struct rf_gemm_call *call)
 {
 	uint32_t flags = call->g.flags, sums = flags & SUMMED;
 	const struct rf_matrix *x = &call->aux;
@@ -95,7 +95,7 @@ static uint64_t tiles_across(const struct rf_gemm *g)
 }
 
 /* The number of tiles; 0: not supported. */
-uint64_t soft_gemm_tiles(const struct rf_gemm_aux *call)
+uint64_t soft_gemm_tiles(const struct rf_gemm_call *call)
 {
 	const struct rf_gemm *g = &call->g;
 	uint64_t tiles = (g->m + TILE_M - 1) / TILE_M, columns = tiles_across(g);

@@ -264,9 +264,9 @@ int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
 void soft_gemm(struct soft_worker *, const struct hal_work *);
-uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: not supported */
-uint64_t soft_gemm_slice(const struct rf_gemm *);     /* tiles until other streams get a turn */
-bool soft_gemm_ready(struct soft_scratch *);          /* false: host memory is short */
+uint64_t soft_gemm_tiles(const struct rf_gemm_call *); /* 0: not supported */
+uint64_t soft_gemm_slice(const struct rf_gemm *);      /* tiles until other streams get a turn */
+bool soft_gemm_ready(struct soft_scratch *);           /* false: host memory is short */
 
 /* work.c */
 uint64_t soft_blocks(const struct hal_work *);

@@ -122,7 +122,7 @@ static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 /* Runs the next slice; true: it was the last one. */
 static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 {
-	const struct rf_gemm_aux *call = item->work.gemm.call;
+	const struct rf_gemm_call *call = item->work.gemm.call;
 	uint64_t tiles = soft_gemm_tiles(call), end = item->begun + soft_gemm_slice(&call->g);
 	struct soft_share share = {.work = &item->work,
 				   .next = item->begun,

@@ -1,0 +1,21 @@
+/* fake_blas.h: what the fake's cuBLASLt (blas.c) and cuBLAS (cublas.c) share. */
+#ifndef RANKFOLD_FAKE_BLAS_H
+#define RANKFOLD_FAKE_BLAS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Numbers in memory, by cudaDataType. */
+uint32_t fake_type_bytes(int32_t type);
+double fake_load(uint64_t at, int32_t type);
+void fake_store(uint64_t at, int32_t type, double x);
+bool fake_shown(uint64_t at, uint64_t bytes); /* in the window, or the stream's own */
+
+/* The last product: the call, and the bytes of its workspace. */
+struct fake_called {
+	const char *name;
+	uint64_t workspace;
+};
+void fake_called_with(struct fake_called);
+
+#endif

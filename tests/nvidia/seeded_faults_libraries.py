@@ -1,0 +1,111 @@
+"""Faults seeded into calls of NVIDIA's libraries (cuFFT, cuSOLVER, cuBLAS): a test of them detects
+each."""
+
+from __future__ import annotations
+
+from support.seeding import Table
+
+_LIBRARIES = "tests/nvidia/test_libraries.py::"
+LAYOUTS = _LIBRARIES + "test_transforms_of_any_layout_are_those_of_numpy"
+ONCE = _LIBRARIES + "test_a_plan_is_made_once"
+LARGER = _LIBRARIES + "test_a_gpu_that_needs_a_larger_work_area_gets_one"
+STRAY = _LIBRARIES + "test_memory_that_is_not_the_ranks_fails_it[7]"
+ANSWER = _LIBRARIES + "test_an_answer_goes_to_memory_of_the_rank_only"
+LISTED = _LIBRARIES + "test_functions_that_are_not_listed_are_not_called"
+DESCRIPTOR = _LIBRARIES + "test_a_descriptor_is_what_the_program_has_set[0]"
+FOLDED = _LIBRARIES + "test_folded_and_moved_the_results_are_the_same"
+
+_PRODUCTS = "tests/nvidia/test_own_products.py::"
+AS_IT_IS = _PRODUCTS + "test_each_call_of_cublas_is_made_as_it_is"
+PREFERENCE = _PRODUCTS + "test_cublaslt_gets_the_programs_workspace_and_preference"
+NO_ALGORITHM = _PRODUCTS + "test_without_an_algorithm_cublaslt_chooses_in_the_call"
+NOT_ITS_OWN = _PRODUCTS + "test_a_workspace_that_is_not_the_ranks_fails_it[0-1]"
+
+TABLE: Table = {
+    "proxy/hal/nvidia/cublas.c": {
+        AS_IT_IS: {
+            "b-transposed-as-a": (
+                "how->op[0],\n\t\t\t      how->op[1],",
+                "how->op[0],\n\t\t\t      how->op[0],",
+            ),
+            "no-workspace": ("if (how->workspace)", "if (!how->workspace)"),
+            "scalars-in-host-memory": ("call->g.flags & RF_GEMM_SCALARS ? 1 : 0", "0"),
+        },
+    },
+    "proxy/hal/nvidia/gemm.c": {
+        PREFERENCE: {
+            "no-preferred-workspace": (
+                "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, how->most_bytes)",
+                "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, *(uint64_t[]){0})",
+            ),
+        },
+        NO_ALGORITHM: {
+            "an-algorithm-that-the-program-does-not-have": (
+                "bool without = how && !how->aligned[0];",
+                "bool without = false;",
+            ),
+        },
+        NOT_ITS_OWN: {
+            "any-workspace": (
+                "return !how->workspace || is_mapped(",
+                "return !how->workspace || !is_mapped(",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/fft.c": {
+        LAYOUTS: {
+            "layouts-as-if-packed": ("f->embedded ? out : NULL", "NULL"),
+        },
+        ONCE: {
+            "one-plan-for-all-sizes": (
+                "memcmp(&(*at)->fft, fft, sizeof *fft)",
+                "memcmp(&(*at)->fft, fft, sizeof fft->rank)",
+            ),
+            "plans-that-stay": (
+                "drop_beyond(device, PLANS_MAX);",
+                "drop_beyond(device, UINT32_MAX);",
+            ),
+        },
+        LARGER: {
+            "a-work-area-that-is-too-small": (
+                "!status && plan->area_bytes > call.area_bytes",
+                "!status && plan->area_bytes < call.area_bytes",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/calls.c": {
+        STRAY: {
+            "addresses-of-anything": (
+                "slots[at] && !nvidia_space_has(",
+                "!slots[at] && !nvidia_space_has(",
+            ),
+        },
+        ANSWER: {
+            "answers-to-anywhere": (
+                "nvidia_space_resolve(space, to, true, &at) < sizeof answer",
+                "(at = to, !space)",
+            ),
+        },
+        LISTED: {
+            "functions-of-any-library": (
+                (
+                    "(strcmp(library_names[call->library], library) != 0 ||\n"
+                    "\t\t\t\t\tstrcmp(call->name, name) != 0)"
+                ),
+                "strcmp(call->name, name) != 0 + !library",
+            ),
+        },
+        DESCRIPTOR: {
+            "descriptors-as-the-library-makes-them": (
+                "slots[0] & RF_JACOBI_SWEEPS",
+                "slots[0] & 128",
+            ),
+        },
+        FOLDED: {
+            "results-in-another-order": (
+                "(uint64_t)(uintptr_t)&a->outs[a->out_count++]",
+                "(uint64_t)(uintptr_t)&a->outs[1 - a->out_count++]",
+            ),
+        },
+    },
+}
