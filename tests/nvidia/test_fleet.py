@@ -63,6 +63,16 @@ def test_folded_and_moved_between_kinds_of_device_the_bits_are_the_same(state: S
         assert fleet.status(fleet.names[0])["swapped_out"] > 0
 
 
+def test_memory_that_is_mapped_piece_by_piece_moves(state: State) -> None:
+    """Two ranks of up to 6 MiB on devices of 8 MiB; only device types that swap while they run."""
+    program = PROGRAM.parent / "pieces.cu"
+    with Fleet(state, memory=8 * MiB, kinds=("nvidia", "soft")) as fleet:
+        wanted = outputs(start(fleet, "soft", [1, 1], program, 12))
+        job = start(fleet, "moved", [0, 0], program, 12)
+        move_along(fleet, job, ([1, 0], [0, 0]))
+        assert outputs(job) == wanted
+
+
 @pytest.mark.slow
 def test_products_move_between_kinds_of_device(state: State) -> None:
     """Whole numbers: the software GPU's products and cuBLASLt's have the same bits."""
