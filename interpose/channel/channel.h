@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 16
+#define RF_MINOR 17
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -351,6 +351,26 @@ struct rf_launch {
 	uint32_t flags; /* RF_LAUNCH_COOPERATIVE */
 	uint32_t reserved;
 	uint8_t params[]; /* in the layout that FUNCTION_GET returned */
+};
+/* The driver's description of a tensor, which kernels get as a parameter and which contains its
+ * address (since 1.17). The fields are the parameters of cuTensorMapEncode…; the device's driver
+ * checks them. */
+#define RF_TENSOR_MAP_BYTES 128u
+enum rf_tensor_map_kind { RF_TENSOR_TILED = 1, RF_TENSOR_IM2COL, RF_TENSOR_REPLACE_ADDRESS };
+struct rf_tensor_map {
+	struct rf_record r;
+	uint64_t addr;
+	uint32_t kind, type, rank;
+	uint32_t interleave, swizzle, promotion, fill;
+	uint32_t channels, pixels; /* IM2COL: per pixel, per column */
+	uint32_t reserved;
+	uint64_t dim[5], stride[4];
+	uint32_t box[5], element_stride[5];
+	int32_t lower[3], upper[3];       /* IM2COL */
+	uint8_t map[RF_TENSOR_MAP_BYTES]; /* REPLACE_ADDRESS */
+};
+struct rf_tensor_map_reply {
+	uint8_t map[RF_TENSOR_MAP_BYTES];
 };
 struct rf_host_func {
 	struct rf_record r;

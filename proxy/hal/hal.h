@@ -208,6 +208,11 @@ struct hal {
 	 * may show some milliseconds later, together. last 0, the default: each is awaited. NULL:
 	 * the device gains nothing by it. */
 	void (*await_works)(struct hal_stream *, uint64_t first, uint64_t last);
+
+	/* Encodes a description of a tensor at an address of a window, or replaces the address in
+	 * one: RF_TENSOR_MAP_BYTES. It is valid on all devices of the type for which the same code
+	 * is chosen. NULL: the device has none. */
+	int (*tensor_map)(struct hal_device *, const struct rf_tensor_map *, uint8_t *map);
 };
 
 extern const struct hal hal_soft;

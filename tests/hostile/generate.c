@@ -228,6 +228,17 @@ static uint32_t fill_name(struct random *r, struct rf_name *n, char *name)
 	return (uint32_t)strlen(chosen);
 }
 
+static uint32_t fill_tensor_map(struct random *r, struct rf_tensor_map *m)
+{
+	uint8_t *byte = (uint8_t *)m + sizeof m->r;
+	for (uint32_t i = 0; one_in(r, 2) && i < sizeof *m - sizeof m->r; i++)
+		byte[i] = (uint8_t)draw(r);
+	m->addr = address(r);
+	m->kind = (uint32_t)below(r, 5);
+	m->rank = (uint32_t)below(r, 7);
+	return sizeof *m;
+}
+
 /* The body of a record about memory or modules; its bytes, 0: the opcode is of another kind. */
 static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 {
@@ -277,6 +288,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 		((struct rf_module_globals *)head)->module = module(r);
 		((struct rf_module_globals *)head)->addr = address(r);
 		return sizeof(struct rf_module_globals);
+	case RF_OP_TENSOR_MAP: return fill_tensor_map(r, (void *)head);
 	case RF_OP_FUNCTION_NAMES: {
 		struct rf_function_names *n = (void *)head;
 		n->module = module(r);

@@ -35,7 +35,9 @@ GRANT, PINNED, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASY
     *("GRANT", "PINNED", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD"),
     "FREE_ASYNC",
 )
-FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES")
+FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES, TENSOR_MAP = opcodes(
+    "FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES", "TENSOR_MAP"
+)
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX, GEMM_CALL = opcodes(
     "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX", "GEMM_CALL"
 )
@@ -142,6 +144,11 @@ def _name(r: Random) -> bytes:
 def _names(r: Random) -> bytes:
     first, bulk = (r.randrange(3), r.randrange(70)) if r.randrange(20) else [wild(r) % 2**32] * 2
     return struct.pack("<QII", handle(r, MODULES), first, bulk)
+
+
+def _tensor_map(r: Random) -> bytes:
+    rest = r.randbytes(296) if r.randrange(2) else bytes(296)
+    return struct.pack("<QII", address(r), r.randrange(5), r.randrange(2**32)) + rest
 
 
 def _launch(r: Random) -> bytes:
@@ -270,6 +277,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     FUNCTION_GET: _name,
     GLOBAL_GET: _name,
     FUNCTION_NAMES: _names,
+    TENSOR_MAP: _tensor_map,
     STREAM_CREATE: _create(STREAMS),
     STREAM_DESTROY: _one(STREAMS),
     STREAM_SYNC: _one(STREAMS),

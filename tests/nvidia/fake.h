@@ -86,6 +86,9 @@ CUresult fake_push_kernel(CUstream, void (*run)(const uint8_t *params), const vo
 
 void fake_end_streams(void); /* under fake_lock */
 
+/* tensor_map.c: put_by_map(const CUtensorMap map, uint32_t value): all words of its first row */
+void fake_put_by_map(const uint8_t *params);
+
 EXPORT void fake_reset(void);
 EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);

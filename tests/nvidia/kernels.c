@@ -110,6 +110,7 @@ static const struct {
 	{"inverse", inverse, 0, 0, NULL},
 	{"until_set", until_set, 0, 0, NULL},
 	{"empty", nothing, 0, 0, NULL},
+	{"put_by_map", fake_put_by_map, 0, 0, NULL},
 	{"sharing", put, 0, SHARING_BYTES, NULL},
 	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0, NULL},
 };
@@ -261,6 +262,8 @@ static uint32_t param_bytes(const char *at)
 				: !strncmp(at, ".param .u32", 11) ? 4
 								  : 0;
 
+		if (!strncmp(at, ".param .align 128 .b8", 21)) /* a tensor map */
+			bytes = (bytes + 127) / 128 * 128 + sizeof(CUtensorMap);
 		if (size)
 			bytes = (bytes + size - 1) / size * size + size;
 	}

@@ -73,6 +73,27 @@ def test_memory_that_is_mapped_piece_by_piece_moves(state: State) -> None:
         assert outputs(job) == wanted
 
 
+def test_tensor_maps_are_the_driver_s_and_stay_valid(state: State) -> None:
+    program, told = cuda.build(PROGRAM.parent / "tensor_maps.cu"), state.folder / "go-on"
+    with Fleet(state, memory=32 * MiB, kinds=("nvidia", "nvidia")) as fleet:
+        job = fleet.start("maps", [str(program), str(told)], [0, 0], memory=32 * MiB)
+        until(lambda: done(job) or all(job.output(rank) == "half\n" for rank in (0, 1)))
+        if not done(job):
+            job.move([fleet.names[1]] * 2)
+        told.touch()
+        outputs(job)
+        assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
+
+
+def test_tensor_maps_are_refused_by_other_devices(state: State) -> None:
+    program = cuda.build(PROGRAM.parent / "tensor_maps.cu")
+    with Fleet(state, memory=32 * MiB, kinds=("soft",)) as fleet:
+        job = fleet.start("maps", [str(program), "", "refused"], [0], memory=32 * MiB)
+        outputs(job)
+        assert job.errors(0).count("tensor maps (cuTensorMapEncodeTiled) are not supported") == 1
+        assert job.errors(0).count("\n") == 1
+
+
 @pytest.mark.slow
 def test_products_move_between_kinds_of_device(state: State) -> None:
     """Whole numbers: the software GPU's products and cuBLASLt's have the same bits."""

@@ -2,6 +2,7 @@
 // log, however often it is called; what only looks like it works.
 #include <cuda.h>
 #include <cuda_profiler_api.h>
+#include <dlfcn.h>
 
 #include "behaviour.h"
 
@@ -40,6 +41,28 @@ static void other_processes(int *device)
     DRIVER_CHECK(cuMemRelease(parts[1]));
     DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
                  CUDA_ERROR_NOT_SUPPORTED);
+}
+
+// Each is in the library, by dlsym and by cuGetProcAddress. They read no argument.
+static void parts_of_devices_and_several()
+{
+    static const char *const names[] = {
+        "cuMulticastCreate",        "cuMulticastAddDevice",     "cuMulticastBindMem",
+        "cuMulticastBindAddr",      "cuMulticastUnbind",        "cuMulticastGetGranularity",
+        "cuGreenCtxCreate",         "cuGreenCtxDestroy",        "cuGreenCtxGetDevResource",
+        "cuGreenCtxGetId",          "cuGreenCtxRecordEvent",    "cuGreenCtxWaitEvent",
+        "cuGreenCtxStreamCreate",   "cuCtxFromGreenCtx",        "cuCtxGetDevResource",
+        "cuDeviceGetDevResource",   "cuDevResourceGenerateDesc", "cuDevSmResourceSplitByCount",
+    };
+    for (const char *name : names) {
+        CUdriverProcAddressQueryResult found;
+        void *function = nullptr;
+        DRIVER_CHECK(cuGetProcAddress(name, &function, CUDA_VERSION, 0, &found));
+        EXPECT(function && found == CU_GET_PROC_ADDRESS_SUCCESS, "%s: %d", name, found);
+        EXPECT(dlsym(RTLD_DEFAULT, name), "%s", name);
+        CUresult got = reinterpret_cast<CUresult (*)()>(function)();
+        EXPECT(got == CUDA_ERROR_NOT_SUPPORTED, "%s gives %d", name, got);
+    }
 }
 
 static void textures(int *device)
@@ -161,6 +184,7 @@ int main(int argc, char **argv)
     int *device = on_device<int>(1);
     for (int half = 0; half < 2; half++) {
         other_processes(device);
+        parts_of_devices_and_several();
         textures(device);
         second_device(world.local_rank);
         parts_of_calls(device);

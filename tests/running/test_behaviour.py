@@ -44,6 +44,32 @@ REFUSALS = [
     "a part of a piece of memory that is mapped without the rest is not supported by rankfold",
     "a piece of memory that is mapped at two addresses is not supported by rankfold: allocate",
     "cuMemExportToShareableHandle: sharing device memory between processes (use NCCL between",
+    *(
+        f"cuMulticast{name}: memory of several devices at one address (use NCCL between ranks) is"
+        for name in ("Create", "AddDevice", "BindMem", "BindAddr", "Unbind", "GetGranularity")
+    ),
+    "cuGreenCtxCreate: a context with a part of the device (use cuDevicePrimaryCtxRetain) is",
+    *(
+        f"cuGreenCtx{name}: not supported by rankfold"
+        for name in (
+            "Destroy",
+            "GetDevResource",
+            "GetId",
+            "RecordEvent",
+            "WaitEvent",
+            "StreamCreate",
+        )
+    ),
+    *(
+        f"{name}: a context with a part of the device (use cuDevicePrimaryCtxRetain) is"
+        for name in (
+            "cuCtxFromGreenCtx",
+            "cuCtxGetDevResource",
+            "cuDeviceGetDevResource",
+            "cuDevResourceGenerateDesc",
+            "cuDevSmResourceSplitByCount",
+        )
+    ),
     "cudaMallocArray: arrays and textures (let kernels read linear memory) are not supported",
     "cudaMalloc3DArray: arrays and textures (let kernels",
     "cuArrayCreate_v2: arrays and textures (let kernels",

@@ -374,6 +374,8 @@ typedef struct {
 	unsigned char allocFlags[8];
 } CUmemAllocationProp;
 typedef int CUmoduleLoadingMode;
+typedef int CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle;
+typedef int CUtensorMapL2promotion, CUtensorMapFloatOOBfill;
 typedef void *CUlogsCallback;
 typedef void *CUlogsCallbackHandle;
 typedef int CUfunctionLoadingState;
@@ -383,6 +385,9 @@ typedef int CUgraphNodeType;
 typedef int CUdriverProcAddressQueryResult;
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
+typedef struct {
+	_Alignas(64) cuuint64_t opaque[16];
+} CUtensorMap;
 typedef struct {
 	char bytes[16];
 } CUuuid;

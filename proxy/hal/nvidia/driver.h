@@ -15,6 +15,7 @@
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef uint64_t cuuint64_t;
+typedef uint32_t cuuint32_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
@@ -76,6 +77,11 @@ typedef enum {
 } CUfunction_attribute;
 typedef enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6 } CUjit_option;
 typedef enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 } CUlaunchAttributeID;
+typedef enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 } CUtensorMapDataType;
+typedef enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 } CUtensorMapInterleave;
+typedef enum { CU_TENSOR_MAP_SWIZZLE_NONE = 0 } CUtensorMapSwizzle;
+typedef enum { CU_TENSOR_MAP_L2_PROMOTION_NONE = 0 } CUtensorMapL2promotion;
+typedef enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 } CUtensorMapFloatOOBfill;
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 #define CU_MEMHOSTALLOC_PORTABLE 1
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
@@ -131,6 +137,9 @@ typedef struct {
 	CUlaunchAttribute *attrs;
 	unsigned numAttrs;
 } CUlaunchConfig;
+typedef struct {
+	_Alignas(128) cuuint64_t opaque[16]; /* 64 before CUDA 13 */
+} CUtensorMap;
 #endif
 
 /* X(name as the library exports it, parameters). All are there since CUDA 12.0. */
@@ -181,7 +190,17 @@ typedef struct {
 	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                             \
 	X(cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                 \
 	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                           \
-	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))
+	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))                             \
+	X(cuTensorMapEncodeTiled,                                                                  \
+	  (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,             \
+	   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,      \
+	   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                   \
+	X(cuTensorMapEncodeIm2col,                                                                 \
+	  (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,             \
+	   const cuuint64_t *, const int *, const int *, cuuint32_t, cuuint32_t,                   \
+	   const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,  \
+	   CUtensorMapFloatOOBfill))                                                               \
+	X(cuTensorMapReplaceAddress, (CUtensorMap *, void *))
 
 struct nvidia_driver {
 #define CUDA_POINTER(name, parameters) CUresult(*name) parameters;

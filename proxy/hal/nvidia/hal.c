@@ -58,4 +58,5 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.completed = nvidia_completed,
 	.notify_at = nvidia_notify_at,
 	.await_works = nvidia_await,
+	.tensor_map = nvidia_tensor_map,
 };

@@ -9,6 +9,7 @@
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   module.c    modules and functions
  *   pins.c      pinned memory that the device reaches directly
+ *   tensor_map.c descriptions of tensors
  *   space.c     a rank's addresses, and the window
  *   cublas.c    products by the function that the program has called
  *   gemm.c      matrix products
@@ -362,6 +363,9 @@ uint64_t nvidia_submit(struct hal_stream *, const struct hal_work *);
 uint64_t nvidia_completed(const struct hal_stream *);
 void nvidia_notify_at(struct hal_stream *, uint64_t number);
 void nvidia_await(struct hal_stream *, uint64_t first, uint64_t last);
+/* tensor_map.c */
+int nvidia_tensor_map(struct hal_device *, const struct rf_tensor_map *,
+		      uint8_t map[RF_TENSOR_MAP_BYTES]);
 /* Device thread: */
 bool nvidia_kernels_run(const struct hal_device *);
 /* Makes the stream wait until chunks that were created since are cleared. */
