@@ -10,6 +10,7 @@
  *   fake_calls(call)            how often it was called
  *   fake_computed()             cublasComputeType_t of the last matrix product of cuBLASLt
  *   fake_called(name, bytes)    the call of the last matrix product; the bytes of its workspace
+ *   fake_hold(hold)             1: host functions, and the work behind them, wait; 0: no longer
  *   fake_reset()                forgets all that a lost device left
  *
  * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own. With
@@ -90,6 +91,7 @@ void fake_end_streams(void); /* under fake_lock */
 void fake_put_by_map(const uint8_t *params);
 
 EXPORT void fake_reset(void);
+EXPORT void fake_hold(int hold);
 EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);

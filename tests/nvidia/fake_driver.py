@@ -97,6 +97,10 @@ class Fake:
         workspace = int(self._library.fake_called(name, len(name)))
         return name.value.decode(), workspace
 
+    def hold(self, hold: bool) -> None:
+        """Host functions, and the work behind them, wait as long as this is true."""
+        self._library.fake_hold(int(hold))
+
     def reset(self) -> None:
         self._library.fake_reset()
 

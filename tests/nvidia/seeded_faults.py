@@ -35,7 +35,28 @@ _PINNED = "tests/nvidia/test_pinned.py::"
 WHEREVER = _PINNED + "test_memory_that_a_client_uses_is_registered_wherever_it_is"
 NEXT = _PINNED + "test_the_next_rank_at_these_addresses_gets_its_own"
 
+_BLOCKS = "tests/nvidia/test_blocks.py::"
+PARTED = _BLOCKS + "test_chunks_that_are_not_together_any_more_are_divided"
+UNDER_WAY = _BLOCKS + "test_content_moves_when_copies_are_done"
+CHANGING = _BLOCKS + "test_memory_that_changes_at_each_turn_stays_in_chunks"
+
 TABLE: Table = {
+    "proxy/hal/nvidia/blocks.c": {
+        PARTED: {
+            "content-of-a-divided-block-stays-there": (
+                "error = copy_chunks(device, b, true);",
+                "error = CUDA_SUCCESS;",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/space.c": {
+        CHANGING: {
+            "a-change-of-a-region-is-not-seen": (
+                "space->settled[place / CUDA_BLOCK_CHUNKS] = 0;",
+                "",
+            ),
+        },
+    },
     "proxy/core/loop/rank.c": {
         WHEREVER: {
             "pins-of-a-rank-that-comes-are-not-read": (
@@ -53,6 +74,12 @@ TABLE: Table = {
         },
     },
     "proxy/hal/nvidia/issue.c": {
+        UNDER_WAY: {
+            "content-moves-beneath-copies": (
+                "idle &= nvidia_completed(s) == s->issued && !s->row && !s->column;",
+                "idle &= true;",
+            ),
+        },
         TOGETHER: {
             "each-work-is-reported": (
                 "s->issued - s->reported >= CUDA_REPORT_EVERY",

@@ -34,6 +34,15 @@ struct CUstream_st {
 
 static struct CUstream_st *streams;
 static bool resetting; /* no call waits any more */
+static bool held;      /* host functions wait */
+
+EXPORT void fake_hold(int hold)
+{
+	pthread_mutex_lock(&fake_lock);
+	held = hold;
+	pthread_cond_broadcast(&fake_moved);
+	pthread_mutex_unlock(&fake_lock);
+}
 
 static bool touches(CUdeviceptr at, const struct work *w, CUdeviceptr from, uint64_t pitch,
 		    uint64_t bytes)
@@ -80,7 +89,13 @@ static void run(struct work *w)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		pthread_mutex_unlock(&fake_lock);
 		break;
-	case HOST: w->function(w->argument); break;
+	case HOST:
+		pthread_mutex_lock(&fake_lock);
+		while (held && !resetting)
+			pthread_cond_wait(&fake_moved, &fake_lock);
+		pthread_mutex_unlock(&fake_lock);
+		w->function(w->argument);
+		break;
 	case KERNEL: w->launch.run(w->launch.params); break;
 	}
 }

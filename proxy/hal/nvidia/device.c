@@ -278,9 +278,14 @@ static bool host_arrays(struct hal_device *device)
 	device->unclean = calloc(device->chunk_count, sizeof *device->unclean);
 	device->listed = calloc(device->chunk_count, sizeof *device->listed);
 	device->window = calloc(CUDA_HEAP_CHUNKS, sizeof *device->window);
+	device->window_blocks = calloc(CUDA_REGIONS, sizeof *device->window_blocks);
+	device->blocks = calloc(device->chunk_count / CUDA_BLOCK_CHUNKS + 1,
+				sizeof *device->blocks);
+	device->block_of = calloc(device->chunk_count, sizeof *device->block_of);
 	device->free_slots = calloc(CUDA_STREAMS_MAX, sizeof *device->free_slots);
 	return device->chunks && device->free_chunks && device->unclean && device->listed &&
-	       device->window && device->free_slots;
+	       device->window && device->window_blocks && device->blocks && device->block_of &&
+	       device->free_slots;
 }
 
 int nvidia_device_open(const struct hal_config *config, struct hal_device **out)
@@ -350,15 +355,37 @@ uint64_t nvidia_arithmetic(const struct hal_device *device)
 	return number;
 }
 
+static void release_blocks(struct hal_device *device)
+{
+	const struct nvidia_driver *d = device->driver;
+	uint32_t count = device->chunk_count / CUDA_BLOCK_CHUNKS;
+
+	for (uint32_t i = 0; device->blocks && i < count; i++)
+		if (device->blocks[i].used) {
+			d->cuMemUnmap(device->block_alias + i * CUDA_BLOCK_BYTES, CUDA_BLOCK_BYTES);
+			d->cuMemRelease(device->blocks[i].handle);
+		}
+	while (device->spare_count)
+		d->cuMemRelease(device->spares[--device->spare_count]);
+	if (device->block_alias)
+		d->cuMemAddressFree(device->block_alias, count * CUDA_BLOCK_BYTES);
+}
+
 /* Releases what the driver holds for this device. */
 static void release_device(struct hal_device *device)
 {
 	const struct nvidia_driver *d = device->driver;
 
+	for (uint32_t i = 0; i < CUDA_REGIONS; i++)
+		if (device->window_blocks[i])
+			d->cuMemUnmap(RF_DEV_BASE + i * CUDA_BLOCK_BYTES, CUDA_BLOCK_BYTES);
 	for (uint32_t i = 0; i < device->window_top; i++)
-		if (device->window[i])
+		if (device->window[i] && !device->window_blocks[i / CUDA_BLOCK_CHUNKS])
 			d->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
+	release_blocks(device);
 	for (uint32_t i = 0; i < device->chunks_made; i++) {
+		if (!device->chunks[i])
+			continue; /* it was in a block */
 		d->cuMemUnmap(nvidia_alias(device, i), RF_CHUNK_BYTES);
 		d->cuMemRelease(device->chunks[i]);
 	}
@@ -405,6 +432,9 @@ void nvidia_device_close(struct hal_device *device)
 	free(device->unclean);
 	free(device->listed);
 	free(device->window);
+	free(device->window_blocks);
+	free(device->blocks);
+	free(device->block_of);
 	free(device->free_slots);
 	free(device);
 }

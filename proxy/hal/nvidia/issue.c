@@ -337,6 +337,19 @@ static CUresult launch_kernel(const struct hal_stream *s, const struct nvidia_it
 	return d->cuLaunchKernelEx(&config, f->function, NULL, bytes ? extra : NULL);
 }
 
+/* Whether nothing is in progress, of ranks or of clearing. Kernels are not: works that are end
+ * soon. */
+static bool is_idle(struct hal_device *device)
+{
+	bool idle = device->driver->cuStreamQuery(device->clear_stream) == CUDA_SUCCESS;
+
+	for (struct hal_stream *s = device->streams; s; s = s->next) {
+		idle &= nvidia_completed(s) == s->issued && !s->row && !s->column;
+		nvidia_report(s);
+	}
+	return idle;
+}
+
 /* ALL: the window shows the space, and its kernel may be submitted. */
 static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 {
@@ -351,6 +364,10 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 	if (nvidia_kernels_run(device)) {
 		for (struct hal_stream *each = device->streams; each; each = each->next)
 			nvidia_report(each);
+		return PART;
+	}
+	if (nvidia_window_moves(device, space) && !is_idle(device)) {
+		device->alone = s;
 		return PART;
 	}
 	return issue_check(s, space, "mapping the rank's memory",
@@ -428,7 +445,11 @@ void nvidia_report(struct hal_stream *s)
 bool nvidia_issue(struct hal_stream *s, struct nvidia_item *item)
 {
 	uint64_t last = atomic_load(&s->awaited_last);
+	struct hal_stream *alone = s->device->alone;
 
+	if (alone && alone != s && !s->row && !s->column)
+		return false;
+	s->device->alone = alone == s ? NULL : alone;
 	if (issue_check(s, NULL, "clearing memory", nvidia_clear(s->device, s)) == FAILED ||
 	    run_item(s, item) == PART)
 		return false;

@@ -8,6 +8,7 @@
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   module.c    modules and functions
+ *   blocks.c    16 chunks in one handle of the driver
  *   pins.c      pinned memory that the device reaches directly
  *   tensor_map.c descriptions of tensors
  *   space.c     a rank's addresses, and the window
@@ -25,7 +26,7 @@
  *
  * All ranks of a proxy are in one context, the device's primary one, and therefore in one address
  * space; yet each has its memory at the same addresses, from RF_DEV_BASE on. So:
- *  - Each physical chunk is mapped once, permanently, at its *alias* address. Copies and fills
+ *  - Each physical chunk is mapped once at its *alias* address, always. Copies and fills
  *    resolve (space, address) to aliases and do not depend on which rank is active.
  *  - The *window* at RF_DEV_BASE shows the chunks of one space. It is remapped before a kernel of
  *    another space, or of the same one after a map or unmap, and only while no rank's kernel runs
@@ -112,6 +113,10 @@ struct hal_function {
 	char name[];
 };
 
+#define CUDA_BLOCK_CHUNKS 16u
+#define CUDA_BLOCK_BYTES (CUDA_BLOCK_CHUNKS * RF_CHUNK_BYTES)
+#define CUDA_REGIONS (CUDA_HEAP_CHUNKS / CUDA_BLOCK_CHUNKS) /* of the window, each for a block */
+#define CUDA_SETTLED 3u /* times that a region was shown unchanged, before it becomes a block */
 #define CUDA_PINNED_BASE (RF_DEV_BASE + RF_HEAP_BYTES)
 #define CUDA_PIN_CHUNKS ((uint32_t)((RF_WINDOW_BYTES - RF_HEAP_BYTES) / RF_CHUNK_BYTES))
 #define CUDA_SLOT_CHUNKS ((uint32_t)(RF_PINNED_SLOT_BYTES / RF_CHUNK_BYTES))
@@ -126,6 +131,7 @@ struct hal_space {
 	struct hal_space *next;     /* in the list of dead spaces */
 	uint64_t serial;            /* never reused */
 	_Atomic uint32_t *chunks;   /* by index in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
+	_Atomic uint8_t *settled;   /* by region: how often it was shown since it has changed */
 	_Atomic uint32_t read_only; /* number of read-only ones */
 	_Atomic uint32_t top;       /* no chunk was ever mapped at this index or above */
 	_Atomic uint64_t version;   /* incremented by each map, unmap and protect */
@@ -171,6 +177,12 @@ struct hal_stream {
 	struct nvidia_item items[CUDA_QUEUE_WORKS];
 };
 
+struct nvidia_block {
+	bool used;
+	CUmemGenericAllocationHandle handle;
+	uint32_t chunks[CUDA_BLOCK_CHUNKS]; /* in the order of their places */
+};
+
 /* A pinned buffer for a copy between pageable memory and the device. */
 struct nvidia_stage {
 	uint8_t *memory;
@@ -193,7 +205,8 @@ struct hal_device {
 	CUdevice ordinal;
 	CUcontext context;
 	int capability;    /* 90 for 9.0 */
-	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES; scratch memory follows */
+	CUdeviceptr alias; /* a chunk c that is in no block is at alias + c * RF_CHUNK_BYTES;
+			    * scratch memory follows */
 	bool window_reserved;
 	void *host_window; /* the window's upper half; inaccessible where nothing is shown */
 	uint32_t chunk_count, chunks_made, free_count;
@@ -235,8 +248,17 @@ struct hal_device {
 
 	/* Used by the device thread only: */
 	struct hal_stream *streams;
-	uint64_t cleared; /* clearings issued */
-	uint32_t *window; /* entries that the window shows, as in spaces */
+	uint64_t cleared;         /* clearings issued */
+	uint32_t *window;         /* entries that the window shows, as in spaces */
+	uint32_t *window_blocks;  /* by region: the block + 1 that is mapped there; 0: chunks are */
+	struct hal_stream *alone; /* no other stream begins a work; NULL: all may */
+	struct nvidia_block *blocks;
+	uint32_t *block_of; /* by chunk: block + 1; 0: it has its own handle */
+	uint32_t block_count;
+	CUdeviceptr block_alias; /* block b is at block_alias + b * CUDA_BLOCK_BYTES */
+	CUmemGenericAllocationHandle spares[CUDA_BLOCK_CHUNKS]; /* for a division */
+	uint32_t spare_count;
+	bool blocks_refused;
 	uint32_t window_top;
 	struct nvidia_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
@@ -287,6 +309,15 @@ static inline uint64_t nvidia_scratch_space(const struct hal_device *device, uin
 	return offset < CUDA_SCRATCH_BYTES ? CUDA_SCRATCH_BYTES - offset : 0;
 }
 
+/* blocks.c */
+/* The alias address of a chunk, as long as its content does not move. */
+CUdeviceptr nvidia_chunk_at(const struct hal_device *, uint32_t chunk);
+/* Moves the content of 16 chunks to a block; their mappings in the window are gone. False: they are
+ * as they were, or the device is lost. */
+bool nvidia_block_make(struct hal_device *, const uint32_t *chunks);
+/* Moves it back; its mapping in the window is gone. */
+CUresult nvidia_block_divide(struct hal_device *, uint32_t block);
+
 /* pins.c */
 void nvidia_space_pin(struct hal_space *, uint64_t addr, uint64_t bytes, bool pinned);
 bool nvidia_space_pinned(const struct hal_space *);
@@ -326,6 +357,9 @@ void nvidia_space_settle(struct hal_ref *, uint64_t bytes);
 /* Makes the window show this space; only while no rank's kernel runs. Device thread. */
 CUresult nvidia_window_show(struct hal_device *, struct hal_space *);
 bool nvidia_window_shows(const struct hal_device *, const struct hal_space *);
+/* Whether content is to move before the window can show this space: then nothing may be in
+ * progress. */
+bool nvidia_window_moves(const struct hal_device *, const struct hal_space *);
 
 /* issue.c: submits a work to the driver. Device thread. False: not complete yet; call again. */
 bool nvidia_issue(struct hal_stream *, struct nvidia_item *);

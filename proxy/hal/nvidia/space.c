@@ -26,7 +26,10 @@ int nvidia_space_create(struct hal_device *device, struct hal_space **out)
 	space->device = device;
 	space->serial = device->next_serial++;
 	space->chunks = calloc(CUDA_HEAP_CHUNKS, sizeof *space->chunks);
-	if (!space->chunks) {
+	space->settled = calloc(CUDA_REGIONS, sizeof *space->settled);
+	if (!space->chunks || !space->settled) {
+		free(space->settled);
+		free((void *)space->chunks);
 		free(space);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -70,6 +73,7 @@ static void set_entry(struct hal_space *space, uint64_t place, uint32_t entry)
 	uint32_t before = space->chunks[place];
 
 	space->chunks[place] = entry;
+	space->settled[place / CUDA_BLOCK_CHUNKS] = 0;
 	space->read_only += (entry & CUDA_READ_ONLY) / CUDA_READ_ONLY;
 	space->read_only -= (before & CUDA_READ_ONLY) / CUDA_READ_ONLY;
 }
@@ -171,7 +175,7 @@ uint64_t nvidia_space_resolve(const struct hal_space *space, uint64_t addr, bool
 	entry = space->chunks[offset / RF_CHUNK_BYTES];
 	if (!entry || (write && entry & CUDA_READ_ONLY))
 		return 0;
-	*at = nvidia_alias(space->device, chunk_of(entry)) + offset % RF_CHUNK_BYTES;
+	*at = nvidia_chunk_at(space->device, chunk_of(entry)) + offset % RF_CHUNK_BYTES;
 	return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
 }
 
@@ -288,14 +292,158 @@ static CUresult show_hosts(struct hal_device *device, const struct hal_space *sp
 	return error;
 }
 
-CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
+/* ---- regions of the window, and blocks ---- */
+
+static uint32_t regions_below(uint32_t top)
 {
-	uint64_t version = atomic_load(&space->version);
+	return (top + CUDA_BLOCK_CHUNKS - 1) / CUDA_BLOCK_CHUNKS;
+}
+
+/* Whether all chunks of a region are there and writable, and their numbers. */
+static bool region_full(const struct hal_space *space, uint32_t region, uint32_t *chunks)
+{
+	for (uint32_t i = 0; i < CUDA_BLOCK_CHUNKS; i++) {
+		uint32_t entry = space->chunks[region * CUDA_BLOCK_CHUNKS + i];
+
+		if (!entry || entry & CUDA_READ_ONLY)
+			return false;
+		chunks[i] = chunk_of(entry);
+	}
+	return true;
+}
+
+/* The block + 1 that the region of this space is; 0: it has chunks, or nothing. */
+static uint32_t block_there(const struct hal_device *device, const struct hal_space *space,
+			    uint32_t region)
+{
+	uint32_t chunks[CUDA_BLOCK_CHUNKS], block;
+
+	if (!device->block_count || !region_full(space, region, chunks))
+		return 0;
+	block = device->block_of[chunks[0]];
+	return block && !memcmp(device->blocks[block - 1].chunks, chunks, sizeof chunks) ? block
+											 : 0;
+}
+
+/* A block that has a chunk of this region, but is not it, + 1. */
+static uint32_t block_to_divide(const struct hal_device *device, const struct hal_space *space,
+				uint32_t region)
+{
+	uint32_t there = block_there(device, space, region);
+
+	for (uint32_t i = 0; device->block_count && i < CUDA_BLOCK_CHUNKS; i++) {
+		uint32_t entry = space->chunks[region * CUDA_BLOCK_CHUNKS + i];
+
+		if (entry && device->block_of[chunk_of(entry)] != there)
+			return device->block_of[chunk_of(entry)];
+	}
+	return 0;
+}
+
+static bool region_to_join(const struct hal_device *device, const struct hal_space *space,
+			   uint32_t region, uint32_t *chunks)
+{
+	return space->settled[region] >= CUDA_SETTLED && !device->blocks_refused &&
+	       region_full(space, region, chunks) && !device->block_of[chunks[0]];
+}
+
+bool nvidia_window_moves(const struct hal_device *device, const struct hal_space *space)
+{
+	uint32_t chunks[CUDA_BLOCK_CHUNKS];
+
+	for (uint32_t i = 0; i < regions_below(space->top); i++)
+		if (block_to_divide(device, space, i) || region_to_join(device, space, i, chunks))
+			return true;
+	return false;
+}
+
+static CUresult hide_region(struct hal_device *device, uint32_t region)
+{
+	CUresult error = CUDA_SUCCESS;
+	uint32_t first = region * CUDA_BLOCK_CHUNKS;
+
+	if (device->window_blocks[region]) {
+		error = device->driver->cuMemUnmap(RF_DEV_BASE + region * CUDA_BLOCK_BYTES,
+						   CUDA_BLOCK_BYTES);
+		if (!error) {
+			device->window_blocks[region] = 0;
+			memset(device->window + first, 0,
+			       CUDA_BLOCK_CHUNKS * sizeof *device->window);
+		}
+		return error;
+	}
+	for (uint32_t i = first; !error && i < first + CUDA_BLOCK_CHUNKS; i++) {
+		if (!device->window[i])
+			continue;
+		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
+						   RF_CHUNK_BYTES);
+		if (!error)
+			device->window[i] = 0;
+	}
+	return error;
+}
+
+static CUresult divide(struct hal_device *device, uint32_t block)
+{
 	CUresult error = CUDA_SUCCESS;
 
-	device->window_serial = 0; /* invalid, in case this fails midway */
+	for (uint32_t i = 0; !error && i < regions_below(device->window_top); i++)
+		if (device->window_blocks[i] == block)
+			error = hide_region(device, i);
+	return error ? error : nvidia_block_divide(device, block - 1);
+}
+
+static CUresult hide_chunks(struct hal_device *device, const uint32_t *chunks)
+{
+	CUresult error = CUDA_SUCCESS;
+
 	for (uint32_t i = 0; !error && i < device->window_top; i++) {
-		if (!device->window[i] ||
+		bool one = false;
+
+		for (uint32_t n = 0; device->window[i] && n < CUDA_BLOCK_CHUNKS; n++)
+			one |= device->window[i] == CLOSED ||
+			       chunk_of(device->window[i]) == chunks[n];
+		if (one)
+			error = hide_region(device, i / CUDA_BLOCK_CHUNKS);
+	}
+	return error;
+}
+
+/* Moves content as nvidia_window_moves says. */
+static CUresult move_content(struct hal_device *device, struct hal_space *space)
+{
+	uint32_t chunks[CUDA_BLOCK_CHUNKS], block;
+	CUresult error = CUDA_SUCCESS;
+
+	for (uint32_t i = 0; !error && i < regions_below(space->top); i++) {
+		while (!error && (block = block_to_divide(device, space, i)))
+			error = divide(device, block);
+		if (error || !region_to_join(device, space, i, chunks))
+			continue;
+		error = hide_chunks(device, chunks);
+		if (!error)
+			nvidia_block_make(device, chunks);
+		if (!error && atomic_load(&device->lost))
+			error = (CUresult)device->lost;
+	}
+	return error;
+}
+
+/* Unmaps the regions that will show other chunks, or the same ones as a block or not as one. */
+static CUresult hide_others(struct hal_device *device, const struct hal_space *space)
+{
+	CUresult error = CUDA_SUCCESS;
+
+	for (uint32_t i = 0; !error && i < device->window_top; i++) {
+		uint32_t region = i / CUDA_BLOCK_CHUNKS, there;
+
+		if (i % CUDA_BLOCK_CHUNKS == 0 &&
+		    (device->window_blocks[region] || device->block_count)) {
+			there = block_there(device, space, region);
+			if (there != device->window_blocks[region])
+				error = hide_region(device, region);
+		}
+		if (error || !device->window[i] || device->window_blocks[region] ||
 		    !((device->window[i] ^ space->chunks[i]) & ~CUDA_READ_ONLY))
 			continue;
 		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
@@ -303,8 +451,70 @@ CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
 		if (!error)
 			device->window[i] = 0;
 	}
+	return error;
+}
+
+static CUresult show_block(struct hal_device *device, const struct hal_space *space,
+			   uint32_t region, uint32_t block)
+{
+	CUdeviceptr at = RF_DEV_BASE + region * CUDA_BLOCK_BYTES;
+	uint32_t first = region * CUDA_BLOCK_CHUNKS, end = first + CUDA_BLOCK_CHUNKS;
+	CUresult error = device->driver->cuMemMap(at, CUDA_BLOCK_BYTES, 0,
+						  device->blocks[block - 1].handle, 0);
+
+	if (error)
+		return error;
+	error = nvidia_set_access(device, at, CUDA_BLOCK_BYTES, true);
+	if (error) {
+		device->driver->cuMemUnmap(at, CUDA_BLOCK_BYTES);
+		return error;
+	}
+	device->window_blocks[region] = block;
+	for (uint32_t i = first; i < end; i++)
+		device->window[i] = space->chunks[i];
+	if (end > device->window_top)
+		device->window_top = end;
+	return CUDA_SUCCESS;
+}
+
+static CUresult show_blocks(struct hal_device *device, const struct hal_space *space)
+{
+	CUresult error = CUDA_SUCCESS;
+
+	for (uint32_t i = 0; !error && device->block_count && i < regions_below(space->top); i++) {
+		uint32_t block = block_there(device, space, i);
+
+		if (block && !device->window_blocks[i])
+			error = show_block(device, space, i, block);
+	}
+	return error;
+}
+
+static void count_shown(struct hal_space *space)
+{
+	uint32_t chunks[CUDA_BLOCK_CHUNKS];
+
+	for (uint32_t i = 0; i < regions_below(space->top); i++)
+		if (space->settled[i] < CUDA_SETTLED && region_full(space, i, chunks))
+			space->settled[i]++;
+}
+
+CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
+{
+	uint64_t version = atomic_load(&space->version);
+	bool same = device->window_space == space && device->window_serial == space->serial;
+	CUresult error;
+
+	device->window_serial = 0; /* invalid, in case this fails midway */
+	error = move_content(device, space);
+	if (!error)
+		error = hide_others(device, space);
+	if (!error)
+		error = show_blocks(device, space);
 	if (!error)
 		error = map_missing(device, space);
+	if (!error && !same)
+		count_shown(space);
 	if (!error)
 		error = show_hosts(device, space);
 	if (error)

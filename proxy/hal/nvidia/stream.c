@@ -166,7 +166,7 @@ CUresult nvidia_clear(struct hal_device *device, struct hal_stream *s)
 		count = device->unclean_count;
 		for (uint32_t i = 0; !error && i < count; i++) {
 			device->listed[device->unclean[i]] = false;
-			error = d->cuMemsetD2D8Async(nvidia_alias(device, device->unclean[i]),
+			error = d->cuMemsetD2D8Async(nvidia_chunk_at(device, device->unclean[i]),
 						     RF_CHUNK_BYTES, 0, RF_CHUNK_BYTES, 1,
 						     device->clear_stream);
 		}

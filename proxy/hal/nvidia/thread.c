@@ -39,6 +39,8 @@ static void stream_free(struct hal_stream *s)
 {
 	struct hal_device *device = s->device;
 
+	if (device->alone == s)
+		device->alone = NULL;
 	if (!atomic_load(&device->lost))
 		device->driver->cuStreamDestroy_v2(s->stream);
 	for (uint32_t i = 0; i < CUDA_QUEUE_WORKS; i++)
@@ -66,7 +68,8 @@ static void free_destroyed(struct hal_device *device)
 		next = s->next;
 		if (device->window_serial == s->serial)
 			device->window_serial = 0;
-		free(s->chunks);
+		free((void *)s->settled);
+		free((void *)s->chunks);
 		free(s);
 	}
 }
