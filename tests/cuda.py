@@ -26,6 +26,8 @@ LIBRARIES = {
     "cuda.h": "-lcuda",
     "cublas_v2.h": "-lcublas",
     "cublasLt.h": "-lcublasLt",
+    "cufft.h": "-lcufft",
+    "cusolverDn.h": "-lcusolver",
 }
 DEFAULTS = ("-O3", "-std=c++17", "-cudart", "shared", "-arch=compute_75")
 

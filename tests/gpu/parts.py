@@ -49,6 +49,7 @@ PROGRAMS: tuple[tuple[str, int, str], ...] = (
     ("programs/grid_sync", 1, "10"),
     ("nvidia/products", 3, "20"),
     ("programs/mlp_blas", 3, "30"),
+    ("nvidia/linear", 2, "10"),
 )
 # Programs that check calls, and programs that take memory or time; they run last. "/": a file that
 # exists, for programs that continue once their file exists.
@@ -67,6 +68,7 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/out_of_memory", 2, "4"),
 )
 BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
+OWN_LIBRARIES = {"nvidia/linear": ("libcufft.so.12", "libcusolver.so.12")}
 # Their kernels use pinned memory.
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
 RECOVERIES = "checkpoint_while_it_runs or everything_is_killed or rests_in_the_store"
@@ -314,6 +316,11 @@ def program(name: str) -> None:
             ctypes.CDLL(library)
         except OSError as error:
             raise Skip(f"matrix products need cuBLASLt 13: {error}") from error
+    for library in OWN_LIBRARIES.get(name, ()):
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            raise Skip(f"it needs NVIDIA's {library}: {error}") from error
     if name in PINNED_PROGRAMS and not reach_pinned(load_driver(), 0):
         raise Skip("its kernels use pinned memory, which this GPU does not reach")
     command: tuple[str | Path, ...] = (cuda.build(ROOT / f"tests/{name}.cu"), *arguments.split())

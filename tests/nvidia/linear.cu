@@ -2,6 +2,7 @@
 // get. All numbers of a step depend on the rank, and on the step before.
 #include "../programs/common.h"
 
+// As in <cufft.h> and <cusolverDn.h>, which are not everywhere.
 extern "C" {
 int cufftCreate(int *);
 int cufftDestroy(int);

@@ -321,7 +321,7 @@ def driver(fake_path: Path, libraries_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def start(fleet: Fleet, name: str, placement: list[int], steps: int = STEPS) -> RunningJob:
-    program = cuda.build(PROGRAM, args=["-lcufft", "-lcusolver"])
+    program = cuda.build(PROGRAM)
     return fleet.start(name, [str(program), str(steps)], placement, memory=32 * MiB)
 
 
@@ -357,6 +357,6 @@ def test_run_finds_the_libraries_of_the_programs_python(
             (folder / each.name).symlink_to(each)
     program = tmp_path / "own/bin/python"
     program.parent.mkdir()
-    program.symlink_to(cuda.build(PROGRAM, args=["-lcufft", "-lcusolver"]))
+    program.symlink_to(cuda.build(PROGRAM))
     device = ("--world-size", "1", "--device", "nvidia", "--memory", "32MiB")
     assert rankfold("run", *device, "--", str(program), "1").count("\n") == 4

@@ -17,7 +17,7 @@ from softgpu import gemm
 from softgpu.gemm import POINTERS, RELU, SCALARS, Gemm, Matrix
 from softgpu.harness import CHUNK, Device, Space
 
-from support.fleet import Fleet, MiB
+from support.fleet import Fleet, MiB, until
 from support.formats import R_16BF, R_16F, R_32F, R_64F, TYPES, decode, encode
 from support.leaks import State
 
@@ -253,3 +253,21 @@ def test_programs_get_the_same_products(
             assert [job.errors(r) for r in range(2)] == ["", ""]
             outputs.append([job.output(r) for r in range(2)])
         assert outputs[0] == outputs[1]
+
+
+def test_a_rank_takes_its_products_to_another_kind_of_device(
+    driver: None, state: State, libraries_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's cuBLAS is nothing that the rank has. Whole numbers have the same bits everywhere."""
+    monkeypatch.setenv("RANKFOLD_LIBRARIES", str(libraries_path))
+    program = str(cuda.build(Path(__file__).parent / "products.cu"))
+    with Fleet(state, memory=16 * MiB, kinds=("nvidia", "soft")) as fleet:
+        job = fleet.start("apart", [program, "12"], [1, 1], memory=32 * MiB)
+        assert job.wait() == [0, 0]
+        wanted = [job.output(rank) for rank in range(2)]
+        job = fleet.start("moved", [program, "12"], [0, 0], memory=32 * MiB)
+        until(lambda: job.output(0).count("\n") >= 3)
+        job.move([fleet.names[1], fleet.names[0]])
+        assert job.wait() == [0, 0], [job.errors(rank) for rank in range(2)]
+        assert [job.output(rank) for rank in range(2)] == wanted
+        assert job.epoch >= 2

@@ -14,6 +14,7 @@ static int register_library(struct remote_library *l)
 
 struct remote_library remote_cublas = {.image = RF_LIBRARY_TEXT "cublas"};
 
+/* The module is dropped again, so that the rank may move to devices without the library. */
 bool remote_is_there(struct remote_library *l)
 {
 	int there = atomic_load_explicit(&l->there, memory_order_relaxed);
@@ -24,9 +25,14 @@ bool remote_is_there(struct remote_library *l)
 	if (register_library(l))
 		return false;
 	module_is_optional(l->module);
-	there = module_function_count(l->module, &count) ? -1 : 1;
-	atomic_store(&l->there, there);
-	return there > 0;
+	if (!module_function_count(l->module, &count)) {
+		atomic_store(&l->there, 1);
+		module_drop(l->module);
+	} else {
+		atomic_compare_exchange_strong(&l->there, &there,
+					       -1); /* unless another thread has */
+	}
+	return atomic_load(&l->there) > 0;
 }
 
 int remote_ready(struct remote_library *l, const char *name)
