@@ -13,6 +13,8 @@ A module may also be one of NVIDIA's libraries, whose functions this process cal
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,6 +85,8 @@ class _Loaded:
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
     """Returns the loader for a proxy and its device of compute capability `cc`; 0.0: the GPU's."""
+    packages = [str(found) for site in sys.path for found in Path(site).glob("nvidia/*/lib")]
+    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(packages))  # libraries.c reads it
     return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
