@@ -282,7 +282,7 @@ def packing(steps: int) -> dict[str, Figure]:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        for count in (1, 2, 4, 8):
+        for count in (1, 2, 4, 8, 16):
             stock = job("mlp", steps, count, stock=True)
             mine = job("mlp", steps, count)
             sizes = [
@@ -366,14 +366,46 @@ def losses(command: Sequence[object], folder: Path, **variables: str) -> list[st
     return [" ".join(each) for each in zip(*ranks, strict=True)]
 
 
-def levels(stage: int) -> dict[str, Figure]:
+def _differences(pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Of the losses of all ranks, two texts per step: the largest difference of each step."""
+    return [
+        max(
+            abs(float.fromhex(a) - float.fromhex(b))
+            for a, b in zip(*(text.split() for text in pair), strict=True)
+        )
+        for pair in pairs
+    ]
+
+
+def plot(path: Path, differences: dict[str, list[float]], stage: int) -> None:
+    """EasyScale's figure 9: by how much losses differ from those of stock processes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    chart, axes = pyplot.subplots(len(differences), 1, figsize=(7, 5), sharex=True, sharey=True)
+    for axis, (level, values) in zip(axes, differences.items(), strict=True):
+        axis.plot(values, ".-", markersize=3, linewidth=0.8)
+        axis.set(title=level, ylabel="difference")
+        axis.set_yscale("symlog", linthresh=1e-9)
+        axis.set_yticks([0, 1e-9, 1e-6, 1e-3])
+        for at in (stage, 2 * stage):
+            axis.axvline(at, linestyle=":", color="grey")
+    axes[-1].set(xlabel="step: 4 processes, then 2, then 3 on two types of CPU")
+    chart.tight_layout()
+    chart.savefig(path, metadata={"Date": None})
+
+
+def levels(stage: int, out: Path) -> dict[str, Figure]:
     """EasyScale's figure 9: four ranks in 4 processes, in 2, and in 1 + 1 + 2 on two types of CPU,
     for `stage` steps each. The first step, from 0, at which a loss differs from that of stock
     processes on one type; the number of steps if none does. A loss is computed before the sum of
     its step, so another order of the sum shows one step later."""
     steps = 3 * stage
     mixed = "avx2,avx2,default"
-    found = {}
+    found, differences = {}, {}
     for level, expected in (("D0", stage + 1), ("D1", 2 * stage), ("D2", steps)):
         both = []
         for mine in (False, True):
@@ -391,6 +423,7 @@ def levels(stage: int) -> dict[str, Figure]:
                     command += script
                 both.append(losses(command, folder, **({} if mine else kind)))
         assert len(both[0]) == len(both[1]) == steps
+        differences[level] = _differences(list(zip(*both, strict=True)))
         first = next(
             (n for n, pair in enumerate(zip(*both, strict=True)) if len({*pair}) > 1), steps
         )
@@ -399,6 +432,8 @@ def levels(stage: int) -> dict[str, Figure]:
         )
         better: Literal["lower", "higher"] = "higher" if level == "D2" else "lower"
         found[f"figure_9_{level}"] = Figure(first, "step", expected, better, how)
+    out.mkdir(parents=True, exist_ok=True)
+    plot(out / "elastic.svg", differences, stage)
     return found
 
 
@@ -428,7 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how = f"8 tensors of 25 MB in a process, CPU time, least of {4 * rounds}"
     note(local_sum_over_plain=Figure(value, "x", 1.3, "lower", how))
     note(resize_p95_s=resizes(changes))
-    note(**levels(8 if options.quick else 48))
+    note(**levels(8 if options.quick else 48, options.out))
     note(one_over_ddp=alone(steps, rounds))
     note(**folded("mlp", steps, rounds))
     note(**memory(8))

@@ -128,7 +128,9 @@ class Group(dist.ProcessGroup):
             if tensor.layout != torch.strided:
                 raise NotSupported("sparse tensors (nn.Embedding with sparse=True, for example)")
             if tensor.device.type != "cpu":
-                raise NotSupported(f"tensors on {tensor.device}: the elastic runtime has CPUs only")
+                raise NotSupported(
+                    f"tensors on {tensor.device}: no comparison with stock PyTorch covers GPUs"
+                )
 
     def allreduce(self, tensors: Tensors, options: Any = None) -> Any:
         self._refuse(tensors)
