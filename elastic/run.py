@@ -130,6 +130,7 @@ class Running:
             plan.threads,
         )
         self.text = b""  # of a report that is not complete
+        self.gone = False  # whether its processes know where the saved state is
         self.waiting = 0  # processes that wait for the saved state
         self.saved: dict[int, list[str]] = {}  # by step: of each process, why it has not saved it
         self.ended: set[int] = set()  # processes that have reported the end of their scripts
@@ -167,7 +168,10 @@ class Running:
         return [self.reports, *self.living]
 
     def go(self, step: int, folder: Path) -> None:
-        """Tells processes that wait for the saved state where it is."""
+        """Tells processes that wait for the saved state where it is, once."""
+        if self.gone:
+            return
+        self.gone = True
         self.cut.continue_from(step)
         self._tell(os.fsencode(folder))
 
@@ -397,6 +401,8 @@ class Parent:
         reports = True
         while current.living:
             prepared = self._next if self._asks("scale") else None
+            if prepared is not None and prepared.gone:  # what it does counts after this stage
+                prepared = None
             watched = [current.reports] if reports else []
             watched += prepared.descriptors() if prepared is not None else []
             ready = self._wait(*watched, *current.living)
@@ -477,6 +483,8 @@ class Parent:
             self._continue_unsaved(current, step, str(error))
             return
         self._failures = 0
+        if current.cut.ends(step) and self._next is not None and self._asks("scale"):
+            self._next.go(step, folder / f"step-{step}")  # while the former processes exit
         for path in folder.iterdir():
             if (name := SAVED.fullmatch(path.name)) and int(name[1]) != step:
                 shutil.rmtree(path)
