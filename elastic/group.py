@@ -117,10 +117,16 @@ class Group(dist.ProcessGroup):
         self._works.append(work)
         return work
 
-    def _bring(self, name: str, value: Any, act: Callable[[dict[int, Any]], Any]) -> Brought:
+    def _bring(
+        self,
+        name: str,
+        value: Any,
+        act: Callable[[dict[int, Any]], Any],
+        source: int | None = None,
+    ) -> Brought:
         self._calls += 1
         self._worker.host.stage.cut.called(self._worker.rank)
-        return self._worker.bring((name + self._subject, self._calls), value, act)
+        return self._worker.bring((name + self._subject, self._calls), value, act, source)
 
     def _refuse(self, tensors: Tensors) -> None:
         self._worker.host.check_process()
@@ -187,13 +193,15 @@ class Group(dist.ProcessGroup):
         root = options.rootRank
         host = self._worker.host
 
-        def act(values: dict[int, torch.Tensor]) -> None:
-            source = host.broadcast(values.get(root), next(iter(values.values())), root)
-            for rank, value in values.items():
-                if rank != root:
-                    value.detach().copy_(source.view(value.shape))
+        def act(values: dict[int, torch.Tensor]) -> torch.Tensor:
+            like = next(iter(values.values()))
+            return host.broadcast(values.get(root), like, root)
 
-        self._bring("broadcast", tensors[0], act)()
+        # In one process nothing else is needed, and rank `root` does not wait, as with gloo.
+        source = root if host.gloo is None else None
+        sent = self._bring("broadcast", tensors[0], act, source)()
+        if self._worker.rank != root:
+            tensors[0].detach().copy_(sent.view(tensors[0].shape))
         if self._arranged is not None:
             self._arranged.record(tensors[0])
         return self._finished(tensors)

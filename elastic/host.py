@@ -159,11 +159,10 @@ class Host:
         ]
 
     def broadcast(self, source: torch.Tensor | None, like: torch.Tensor, root: int) -> torch.Tensor:
-        """The tensor of rank `root`, which is `source` if that rank is here."""
-        if self.gloo is None:
-            assert source is not None
-            return source
+        """A copy of the tensor of rank `root`, which is `source` if that rank is here."""
         sent = (like if source is None else source).detach().clone()
+        if self.gloo is None:
+            return sent
         options = dist.BroadcastOptions()
         options.rootRank = next(i for i, block in enumerate(self.blocks) if root in block)
         options.rootTensor = 0

@@ -112,12 +112,18 @@ class Meetings:
         self._open: dict[tuple[Any, ...], _Meeting] = {}
 
     def bring(
-        self, rank: int, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
+        self,
+        rank: int,
+        key: tuple[Any, ...],
+        value: Any,
+        act: Callable[[dict[int, Any]], Any],
+        source: int | None = None,
     ) -> Brought:
-        """The worker that comes last calls `act` with the values of all. Returns at once."""
+        """The worker that comes last calls `act` with the values of all. If the result depends on
+        one worker, `source`, that one does when it comes. Returns at once."""
         meeting = self._open.setdefault(key, _Meeting())
         meeting.values[rank] = value
-        if len(meeting.values) == self._count:
+        if rank == source if source is not None else len(meeting.values) == self._count:
             meeting.result = act(meeting.values)
             meeting.acted = True
             self._turns.wake(meeting.waiting)

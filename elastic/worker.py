@@ -172,10 +172,14 @@ class Worker:
         self._calls: Counter[str] = Counter()
 
     def bring(
-        self, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
+        self,
+        key: tuple[Any, ...],
+        value: Any,
+        act: Callable[[dict[int, Any]], Any],
+        source: int | None = None,
     ) -> Brought:
         self.host.check_process()
-        return self.host.meetings.bring(self.rank, key, value, act)
+        return self.host.meetings.bring(self.rank, key, value, act, source)
 
     def bring_next(
         self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]

@@ -128,6 +128,12 @@ TABLE: Table = {
         },
     },
     "elastic/host.py": {
+        RESIZE: {
+            "broadcast-of-what-its-rank-changes": (
+                "(like if source is None else source).detach().clone()",
+                "(like if source is None else source).detach()",
+            ),
+        },
         f"{REFUSALS}[precision-{DEFAULT}]": {
             "changed-default-unnoticed": ("if now[name] != self._defaults[name]", "if False"),
         },
