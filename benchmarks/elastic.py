@@ -367,7 +367,7 @@ def losses(command: Sequence[object], folder: Path, **variables: str) -> list[st
 
 
 def _differences(pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Of the losses of all ranks, two texts per step: the largest difference of each step."""
+    """The largest difference of each step. A pair: the losses of all ranks in both runs."""
     return [
         max(
             abs(float.fromhex(a) - float.fromhex(b))
