@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 17
+#define RF_MINOR 18
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -348,9 +348,22 @@ struct rf_launch {
 	uint32_t grid[3], block[3];
 	uint32_t shared_bytes; /* dynamic */
 	uint32_t param_bytes;
-	uint32_t flags; /* RF_LAUNCH_COOPERATIVE */
-	uint32_t reserved;
+	uint32_t flags;   /* RF_LAUNCH_COOPERATIVE */
+	uint32_t cluster; /* blocks of a cluster: x | y << 8 | z << 16; 0: none (1.18) */
 	uint8_t params[]; /* in the layout that FUNCTION_GET returned */
+};
+/* How many clusters of a launch fit the device at once, or how many blocks a cluster may have: what
+ * cuOccupancyMaxActiveClusters and cuOccupancyMaxPotentialClusterSize return (since 1.18). */
+enum rf_clusters_kind { RF_CLUSTERS_ACTIVE = 1, RF_CLUSTERS_POTENTIAL };
+struct rf_clusters {
+	struct rf_record r;
+	uint64_t function;
+	uint32_t grid[3], block[3];
+	uint32_t shared_bytes, cluster; /* as in rf_launch */
+	uint32_t kind, large;           /* large: more than eight blocks are allowed */
+};
+struct rf_clusters_reply {
+	uint32_t count;
 };
 /* The driver's description of a tensor, which kernels get as a parameter and which contains its
  * address (since 1.17). The fields are the parameters of cuTensorMapEncode…; the device's driver

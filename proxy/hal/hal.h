@@ -83,6 +83,7 @@ struct hal_work {
 			uint64_t globals_number; /* of these globals, never reused; 0: none */
 			bool globals_known; /* to the program: it may have written to constants */
 			uint32_t cooperative;
+			uint32_t cluster; /* as in rf_launch; 0 where `clusters` is NULL */
 		} kernel;
 		struct {
 			struct hal_ref dst, src;
@@ -213,6 +214,9 @@ struct hal {
 	 * one: RF_TENSOR_MAP_BYTES. It is valid on all devices of the type for which the same code
 	 * is chosen. NULL: the device has none. */
 	int (*tensor_map)(struct hal_device *, const struct rf_tensor_map *, uint8_t *map);
+	/* Answers about clusters of blocks. NULL: a block is its own cluster. */
+	int (*clusters)(struct hal_device *, const struct hal_function *,
+			const struct rf_clusters *, uint32_t *count);
 };
 
 extern const struct hal hal_soft;

@@ -228,6 +228,19 @@ static uint32_t fill_name(struct random *r, struct rf_name *n, char *name)
 	return (uint32_t)strlen(chosen);
 }
 
+static uint32_t fill_clusters(struct random *r, struct rf_clusters *c)
+{
+	c->function = function(r);
+	for (uint32_t n = 0; n < 3; n++) {
+		c->grid[n] = (uint32_t)below(r, 5);
+		c->block[n] = (uint32_t)below(r, 3);
+	}
+	c->cluster = (uint32_t)(one_in(r, 3) ? draw(r) : 1 + below(r, 4) + (1 << 8) + (1 << 16));
+	c->kind = (uint32_t)below(r, 4);
+	c->large = (uint32_t)below(r, 2);
+	return sizeof *c;
+}
+
 static uint32_t fill_tensor_map(struct random *r, struct rf_tensor_map *m)
 {
 	uint8_t *byte = (uint8_t *)m + sizeof m->r;
@@ -289,6 +302,7 @@ static uint32_t fill_memory(struct random *r, uint16_t opcode, uint8_t *record)
 		((struct rf_module_globals *)head)->addr = address(r);
 		return sizeof(struct rf_module_globals);
 	case RF_OP_TENSOR_MAP: return fill_tensor_map(r, (void *)head);
+	case RF_OP_CLUSTERS: return fill_clusters(r, (void *)head);
 	case RF_OP_FUNCTION_NAMES: {
 		struct rf_function_names *n = (void *)head;
 		n->module = module(r);

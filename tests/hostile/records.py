@@ -35,8 +35,8 @@ GRANT, PINNED, MODULE_DATA, MODULE_LOAD, MODULE_GLOBALS, MODULE_UNLOAD, FREE_ASY
     *("GRANT", "PINNED", "MODULE_DATA", "MODULE_LOAD", "MODULE_GLOBALS", "MODULE_UNLOAD"),
     "FREE_ASYNC",
 )
-FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES, TENSOR_MAP = opcodes(
-    "FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES", "TENSOR_MAP"
+FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES, TENSOR_MAP, CLUSTERS = opcodes(
+    "FUNCTION_GET", "GLOBAL_GET", "FUNCTION_NAMES", "TENSOR_MAP", "CLUSTERS"
 )
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX, GEMM_CALL = opcodes(
     "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX", "GEMM_CALL"
@@ -146,6 +146,13 @@ def _names(r: Random) -> bytes:
     return struct.pack("<QII", handle(r, MODULES), first, bulk)
 
 
+def _clusters(r: Random) -> bytes:
+    sides = [r.randrange(4) for _ in range(6)]
+    return struct.pack("<Q", handle(r, FUNCTIONS)) + struct.pack(
+        "<10I", *sides, r.randrange(2**17), r.randrange(2**32), r.randrange(4), r.randrange(2)
+    )
+
+
 def _tensor_map(r: Random) -> bytes:
     rest = r.randbytes(296) if r.randrange(2) else bytes(296)
     return struct.pack("<QII", address(r), r.randrange(5), r.randrange(2**32)) + rest
@@ -156,7 +163,9 @@ def _launch(r: Random) -> bytes:
     block = [1 + r.randrange(64), 1, 1] if r.randrange(20) else [wild(r) % 2**32, 1, 1]
     params = struct.pack("<QI", address(r), r.randrange(4096))
     size = len(params) if r.randrange(20) else wild(r) % 2**32
-    head = (handle(r, STREAMS), handle(r, FUNCTIONS), *grid, *block, 0, size, r.randrange(2), 0)
+    cluster = 0 if r.randrange(200) else wild(r) % 2**32
+    handles = (handle(r, STREAMS), handle(r, FUNCTIONS))
+    head = (*handles, *grid, *block, 0, size, r.randrange(2), cluster)
     return struct.pack("<QQ6I4I", *head) + params
 
 
@@ -278,6 +287,7 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     GLOBAL_GET: _name,
     FUNCTION_NAMES: _names,
     TENSOR_MAP: _tensor_map,
+    CLUSTERS: _clusters,
     STREAM_CREATE: _create(STREAMS),
     STREAM_DESTROY: _one(STREAMS),
     STREAM_SYNC: _one(STREAMS),

@@ -48,6 +48,7 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
         native.declarations(ROOM / "memory.h", crosscheck / "crosscheck.h"),
         flags=re.M | re.S,
     )
+    text = text.replace("RF_PIN_WORDS", str((1 << 33) // CHUNK // 64))
     import cffi
 
     ffi = cffi.FFI()

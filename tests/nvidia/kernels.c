@@ -26,6 +26,7 @@ struct CUfunc_st {
 	CUresult error;
 	uint32_t params, own,
 		shared; /* own: of the kernel itself; shared: a launch may add so much */
+	bool large;     /* clusters of more than eight blocks are allowed */
 };
 
 static uint64_t u64(const uint8_t *params, int offset)
@@ -40,6 +41,9 @@ static uint32_t u32(const uint8_t *params, int offset) { return (uint32_t)u64(pa
 
 /* put(uint32_t *at, uint32_t value): *at = value */
 static void put(const uint8_t *p) { *(uint32_t *)(uintptr_t)u64(p, 0) = u32(p, 8); }
+
+/* put_cluster(uint32_t *at, uint32_t): *at = the blocks of a cluster, put there by the launch */
+static void put_cluster(const uint8_t *p) { put(p); }
 
 /* forward(const uint32_t *from, uint32_t *to): *to = *from */
 static void forward(const uint8_t *p)
@@ -111,6 +115,7 @@ static const struct {
 	{"until_set", until_set, 0, 0, NULL},
 	{"empty", nothing, 0, 0, NULL},
 	{"put_by_map", fake_put_by_map, 0, 0, NULL},
+	{"put_cluster", put_cluster, 0, 0, NULL},
 	{"sharing", put, 0, SHARING_BYTES, NULL},
 	{"fault", nothing, CUDA_ERROR_ILLEGAL_ADDRESS, 0, NULL},
 };
@@ -300,7 +305,8 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 	ENTER(cuModuleGetFunction);
 	if (at && fake_sum_named(name)) {
 		*out = malloc(sizeof **out);
-		**out = (struct CUfunc_st){NULL, fake_sum_named(name), 0, (uint32_t)bytes, 0, 0};
+		**out = (struct CUfunc_st){NULL, fake_sum_named(name), 0, (uint32_t)bytes, 0, 0,
+					   false};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	for (size_t i = 0; bytes >= 0 && i < sizeof known / sizeof *known; i++) {
@@ -311,12 +317,13 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char
 		*out = malloc(sizeof **out);
 		**out = (struct CUfunc_st){variable,       known[i].run,
 					   known[i].error, (uint32_t)bytes,
-					   known[i].own,   SHARED_WITHOUT_ASKING - known[i].own};
+					   known[i].own,   SHARED_WITHOUT_ASKING - known[i].own,
+					   false};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	if (kernels && !strcmp(kernels, "1") && bytes >= 0) {
 		*out = malloc(sizeof **out);
-		**out = (struct CUfunc_st){NULL, nothing, 0, ANY, 0, 227 << 10};
+		**out = (struct CUfunc_st){NULL, nothing, 0, ANY, 0, 227 << 10, false};
 		return fake_leave(CUDA_SUCCESS);
 	}
 	return fake_leave(CUDA_ERROR_NOT_FOUND);
@@ -335,11 +342,54 @@ EXPORT CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUf
 EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
 	ENTER(cuFuncSetAttribute);
+	if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED && value == 1) {
+		function->large = true;
+		return fake_leave(CUDA_SUCCESS);
+	}
 	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
 	    value > (227 << 10) - (int)function->own)
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	function->shared = (uint32_t)value;
 	return fake_leave(CUDA_SUCCESS);
+}
+
+#define SMS 132
+
+/* The blocks of a cluster; 0: the attributes are not those of this launch. */
+static uint32_t cluster_of(const CUlaunchConfig *c, CUfunction f)
+{
+	uint32_t blocks = 1;
+
+	for (unsigned i = 0; i < c->numAttrs; i++) {
+		const CUlaunchAttributeValue *v = &c->attrs[i].value;
+
+		if (c->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			continue;
+		blocks = v->clusterDim.x * v->clusterDim.y * v->clusterDim.z;
+		if (!blocks || blocks > (f->large ? 16 : 8) || c->gridDimX % v->clusterDim.x ||
+		    c->gridDimY % v->clusterDim.y || c->gridDimZ % v->clusterDim.z)
+			return 0;
+	}
+	return blocks;
+}
+
+EXPORT CUresult cuOccupancyMaxActiveClusters(int *out, CUfunction function,
+					     const CUlaunchConfig *config)
+{
+	uint32_t blocks;
+
+	ENTER(cuOccupancyMaxActiveClusters);
+	blocks = cluster_of(config, function);
+	*out = blocks ? (int)(SMS / blocks) : 0;
+	return fake_leave(blocks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *out, CUfunction function,
+						   const CUlaunchConfig *config)
+{
+	ENTER(cuOccupancyMaxPotentialClusterSize);
+	*out = function->large ? 16 : 8;
+	return fake_leave(config->blockDimX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult fake_launch_check(const CUlaunchConfig *c, CUfunction f, void **extra,
@@ -359,10 +409,15 @@ CUresult fake_launch_check(const CUlaunchConfig *c, CUfunction f, void **extra,
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	if (!c->gridDimX || !threads || threads > 1024 || (c->numAttrs && !c->attrs) ||
-	    c->sharedMemBytes > f->shared)
+	    c->sharedMemBytes > f->shared || !cluster_of(c, f))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes)
 		memcpy(launch->params, extra[1], bytes);
+	if (f->run == put_cluster) {
+		uint32_t blocks = cluster_of(c, f);
+
+		memcpy(launch->params + 8, &blocks, sizeof blocks);
+	}
 	if (f->variable) {
 		uint64_t at = (uint64_t)(uintptr_t)f->variable;
 

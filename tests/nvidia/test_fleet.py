@@ -73,10 +73,12 @@ def test_memory_that_is_mapped_piece_by_piece_moves(state: State) -> None:
         assert outputs(job) == wanted
 
 
-def test_tensor_maps_are_the_driver_s_and_stay_valid(state: State) -> None:
-    program, told = cuda.build(PROGRAM.parent / "tensor_maps.cu"), state.folder / "go-on"
+@pytest.mark.parametrize("name", ["tensor_maps", "clusters"])
+def test_calls_that_the_driver_answers(state: State, name: str) -> None:
+    """Before a move and after it: encoded descriptions of tensors stay valid."""
+    program, told = cuda.build(PROGRAM.parent / f"{name}.cu"), state.folder / "go-on"
     with Fleet(state, memory=32 * MiB, kinds=("nvidia", "nvidia")) as fleet:
-        job = fleet.start("maps", [str(program), str(told)], [0, 0], memory=32 * MiB)
+        job = fleet.start("asks", [str(program), str(told)], [0, 0], memory=32 * MiB)
         until(lambda: done(job) or all(job.output(rank) == "half\n" for rank in (0, 1)))
         if not done(job):
             job.move([fleet.names[1]] * 2)
@@ -85,13 +87,19 @@ def test_tensor_maps_are_the_driver_s_and_stay_valid(state: State) -> None:
         assert [job.errors(rank) for rank in (0, 1)] == ["", ""]
 
 
-def test_tensor_maps_are_refused_by_other_devices(state: State) -> None:
-    program = cuda.build(PROGRAM.parent / "tensor_maps.cu")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tensor_maps", "tensor maps (cuTensorMapEncodeTiled) are not supported by rankfold on"),
+        ("clusters", "thread block clusters are not supported by rankfold on this device"),
+    ],
+)
+def test_calls_that_other_devices_refuse(state: State, name: str, words: str) -> None:
+    program = cuda.build(PROGRAM.parent / f"{name}.cu")
     with Fleet(state, memory=32 * MiB, kinds=("soft",)) as fleet:
-        job = fleet.start("maps", [str(program), "", "refused"], [0], memory=32 * MiB)
+        job = fleet.start("asks", [str(program), "", "refused"], [0], memory=32 * MiB)
         outputs(job)
-        assert job.errors(0).count("tensor maps (cuTensorMapEncodeTiled) are not supported") == 1
-        assert job.errors(0).count("\n") == 1
+        assert job.errors(0).count("\n") == job.errors(0).count(words) == 1
 
 
 @pytest.mark.slow

@@ -116,6 +116,8 @@ int function_attributes(cudaFuncAttributes *, const void *function);
 int function_attributes_11(cudaFuncAttributes_11 *, const void *function);
 int host_function_set(const void *function, int attribute, int value);
 int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
+int host_clusters(int *count, const void *function, const cudaLaunchConfig_t *,
+		  enum rf_clusters_kind);
 
 /* launches.c */
 int launch_cooperative(void *function, dim3 grid, dim3 block, void **args, size_t shared,

@@ -302,3 +302,21 @@ int host_occupancy(int *blocks, const void *function, int block_size, size_t dyn
 	struct function *f = function_of_host(function);
 	return f ? occupancy_blocks(blocks, f, block_size, dynamic_shared) : INVALID_HANDLE;
 }
+
+int host_clusters(int *count, const void *function, const cudaLaunchConfig_t *c,
+		  enum rf_clusters_kind kind)
+{
+	struct function *f = function_of_host(function);
+	if (!f || !c)
+		return f ? INVALID_VALUE : INVALID_HANDLE;
+	CUlaunchConfig driver = {.gridDimX = c->gridDim.x,
+				 .gridDimY = c->gridDim.y,
+				 .gridDimZ = c->gridDim.z,
+				 .blockDimX = c->blockDim.x,
+				 .blockDimY = c->blockDim.y,
+				 .blockDimZ = c->blockDim.z,
+				 .sharedMemBytes = (unsigned)c->dynamicSmemBytes,
+				 .attrs = c->attrs,
+				 .numAttrs = c->numAttrs};
+	return occupancy_clusters(count, f, &driver, kind);
+}

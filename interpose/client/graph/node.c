@@ -39,7 +39,8 @@ int node_set_kernel(struct node *n, void *function, const CUDA_KERNEL_NODE_PARAM
 			   .shared_bytes = p->sharedMemBytes,
 			   .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
 			   .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
-			   .cooperative = n->launch.cooperative};
+			   .cooperative = n->launch.cooperative,
+			   .cluster = n->launch.cluster};
 	int error = p->kernelParams && p->extra ? INVALID_VALUE : function_can_run(function);
 	if (!error)
 		error = p->kernelParams ? pack_list(&l, p->kernelParams)

@@ -23,6 +23,19 @@ int node_attribute_get(const void *node, int id, launch_attribute_value *value)
 	return CUDA_OK;
 }
 
+static int set_hint(struct node *n, int id, const launch_attribute_value *value)
+{
+	uint32_t cluster = id == ATTRIBUTE_CLUSTER ? cluster_of(value) : 0;
+	int error = !cluster                 ? CUDA_OK
+		    : n->kind == NODE_KERNEL ? clusters_supported(n->launch.function)
+					     : INVALID_VALUE;
+	if (!error)
+		error = hint_set(&n->hints, OF_NODE, id, value);
+	if (!error && id == ATTRIBUTE_CLUSTER && n->kind == NODE_KERNEL)
+		n->launch.cluster = cluster;
+	return error;
+}
+
 int node_attribute_set(const void *node, int id, const launch_attribute_value *value)
 {
 	struct node *n = kernel_node(node);
@@ -35,7 +48,7 @@ int node_attribute_set(const void *node, int id, const launch_attribute_value *v
 	if (id == ATTRIBUTE_COOPERATIVE)
 		n->launch.cooperative = value->cooperative != 0;
 	else if (id != ATTRIBUTE_DEVICE_NODE)
-		return hint_set(&n->hints, OF_NODE, id, value);
+		return set_hint(n, id, value);
 	return CUDA_OK;
 }
 
@@ -47,5 +60,6 @@ int node_attributes_copy(const void *to, const void *from)
 		return INVALID_VALUE;
 	dst->hints = src->hints;
 	dst->launch.cooperative = src->launch.cooperative;
+	dst->launch.cluster = src->launch.cluster;
 	return CUDA_OK;
 }

@@ -1,5 +1,5 @@
-/* hints.c: attributes of streams, kernel nodes and launches. The cooperative attribute changes a
- * launch; the others are hints, which are checked, stored and returned.
+/* hints.c: attributes of streams, kernel nodes and launches. The cooperative attribute and clusters
+ * change a launch; the others are hints, which are checked, stored and returned.
  *
  * No lock here: streams use their own around their attributes.
  */
@@ -39,6 +39,24 @@ static size_t attribute_place(int id, int of)
 
 static bool is_between(int value, int least, int most) { return value >= least && value <= most; }
 
+#define CLUSTER_MAX 16 /* of any device */
+
+static uint64_t cluster_blocks(const launch_attribute_value *v)
+{
+	const unsigned side[] = {v->clusterDim.x, v->clusterDim.y, v->clusterDim.z};
+	uint64_t blocks = 1;
+	for (int i = 0; i < 3; i++)
+		blocks = side[i] <= CLUSTER_MAX ? blocks * side[i] : CLUSTER_MAX + 1;
+	return blocks;
+}
+
+uint32_t cluster_of(const launch_attribute_value *v)
+{
+	return cluster_blocks(v) <= 1
+		       ? 0
+		       : v->clusterDim.x | v->clusterDim.y << 8 | v->clusterDim.z << 16;
+}
+
 static int check_attribute(int id, const launch_attribute_value *v)
 {
 	const access_policy_window *w = &v->accessPolicyWindow;
@@ -54,6 +72,9 @@ static int check_attribute(int id, const launch_attribute_value *v)
 	case ATTRIBUTE_NVLINK: valid = is_between(v->hint, 0, 1); break;
 	case ATTRIBUTE_CARVEOUT: valid = is_between(v->hint, -1, 100); break;
 	case ATTRIBUTE_CLUSTER:
+		if (cluster_blocks(v) > CLUSTER_MAX)
+			return INVALID_CLUSTER_SIZE;
+		break;
 	case ATTRIBUTE_PREFERRED_CLUSTER:
 		if ((uint64_t)v->clusterDim.x * v->clusterDim.y * v->clusterDim.z <= 1)
 			break;
@@ -123,6 +144,8 @@ int launch_attributes(const launch_attribute *attributes, unsigned count, struct
 		error = check_launch_attribute(&attributes[i]);
 		if (attributes[i].id == ATTRIBUTE_COOPERATIVE)
 			l->cooperative = attributes[i].value.cooperative != 0;
+		if (!error && attributes[i].id == ATTRIBUTE_CLUSTER)
+			l->cluster = cluster_of(&attributes[i].value);
 	}
 	l->attributes = attributes;
 	l->attribute_count = count;

@@ -238,6 +238,7 @@ struct function {
 	bool explained;         /* the device's reason for refusing it was reported */
 	int max_dynamic_shared; /* raised by the program; -1: the device's default */
 	int carveout;           /* preference in percent; -1: none */
+	bool large_clusters;    /* of more than eight blocks: allowed by the program */
 };
 bool module_is(const void *value);
 bool function_is(const void *value);
@@ -300,10 +301,18 @@ struct launch {
 	const void *packed; /* all parameters in the kernel's layout, packed_bytes */
 	size_t packed_bytes;
 	bool cooperative;
+	uint32_t cluster;                   /* as in rf_launch */
 	const launch_attribute *attributes; /* for a captured launch */
 	unsigned attribute_count;
 	const struct hints *hints; /* instead of these and of its stream's hints */
 };
+/* Packs the dimensions of a cluster, which were checked; one block is no cluster. */
+uint32_t cluster_of(const launch_attribute_value *);
+/* clusters.c */
+int cluster_check(struct function *, const uint32_t grid[3], uint32_t cluster);
+int clusters_supported(struct function *);
+int occupancy_clusters(int *count, struct function *, const CUlaunchConfig *,
+		       enum rf_clusters_kind);
 int launch_check(const struct launch *);             /* also makes the kernel ready */
 int launch_pack(const struct launch *, uint8_t *to); /* into `to`, in the kernel's layout */
 int issue_launch(const struct launch *);             /* after launch_check */

@@ -59,6 +59,8 @@ int launch_check(const struct launch *l)
 		error = check_shape(l);
 	if (!error && l->cooperative)
 		error = check_cooperative(l);
+	if (!error && l->cluster)
+		error = cluster_check(l->function, l->grid, l->cluster);
 	return error;
 }
 
@@ -84,7 +86,8 @@ static int send_launch(const struct launch *l, uint8_t *params)
 {
 	struct rf_launch m = {.stream = l->stream,
 			      .shared_bytes = (uint32_t)l->shared_bytes,
-			      .flags = l->cooperative};
+			      .flags = l->cooperative,
+			      .cluster = l->cluster};
 	int error = launch_pack(l, params);
 	if (error)
 		return error;

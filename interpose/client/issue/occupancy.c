@@ -52,8 +52,8 @@ int function_attribute(int *value, int attribute, struct function *f)
 	case 11:
 	case 12:
 	case 13:
-	case 14:
 	case 15: *value = 0; return CUDA_OK;
+	case 14: *value = f->large_clusters; return CUDA_OK;
 	default: return INVALID_VALUE;
 	}
 }
@@ -76,6 +76,11 @@ int function_set_attribute(struct function *f, int attribute, int value)
 			return INVALID_VALUE;
 		f->carveout = value;
 		return CUDA_OK;
+	}
+	if (attribute == 14 && value) { /* clusters of more than eight blocks */
+		error = clusters_supported(f);
+		f->large_clusters = !error;
+		return error;
 	}
 	if (attribute >= 10 && attribute <= 15 && value) {
 		LOG_ONCE("thread block clusters are not supported by rankfold");

@@ -4,6 +4,7 @@
 
 #include "codes.h"
 #include "loop/handlers.h"
+#include "loop/internal.h"
 #include "queue/accesses.h"
 #include "queue/event.h"
 #include "queue/fence.h"
@@ -179,6 +180,18 @@ int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
 	return ANSWERED;
 }
 
+static bool cluster_valid(const struct rf_launch *l)
+{
+	uint32_t blocks = 1;
+	for (uint32_t n = 0; n < 3; n++) {
+		uint32_t side = l->cluster >> 8 * n & 0xff;
+		if (!side || l->grid[n] % side)
+			return false;
+		blocks *= side;
+	}
+	return blocks <= 16 && l->cluster < 1u << 24;
+}
+
 int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 {
 	struct stream *s = get_stream(r, l->stream);
@@ -192,6 +205,10 @@ int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 	    l->grid[1] > 65535 || l->grid[2] > 65535 || l->shared_bytes > (228u << 10))
 		return CU_INVALID_VALUE;
 	if (l->param_bytes != f->param_bytes || l->param_bytes > extra)
+		return CU_INVALID_VALUE;
+	if (l->cluster && !r->proxy->device.memory.hal->clusters)
+		return CU_NOT_SUPPORTED;
+	if (l->cluster && !cluster_valid(l))
 		return CU_INVALID_VALUE;
 	struct item *i = item_new(r, ITEM_KERNEL, l->r.seq, l->param_bytes);
 	if (!i)

@@ -49,7 +49,7 @@ void comm_abort_now(struct rank *, uint64_t id, uint16_t slot);
 /* handle_stream.c: the time between two events, or why there is none. */
 int events_elapsed(struct rank *, struct rf_events, float *milliseconds);
 
-/* handle_memory.c, handle_module.c, handle_tensor_map.c, handle_stream.c, handle_comm.c;
+/* handle_memory.c, handle_module.c, handle_driver.c, handle_stream.c, handle_comm.c;
  * dispatch.c handles groups itself */
 #define RF_OPCODE(code, lower, number, type, size, field, what, whose)                             \
 	int on_##lower(struct rank *, const struct type *, uint32_t extra);

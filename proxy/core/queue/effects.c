@@ -272,7 +272,7 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 	digest_word(&d, f->identity.b);
 	for (uint32_t n = 0; n < 3; n++)
 		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
-	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
+	digest_word(&d, (uint64_t)l->shared_bytes << 32 | (uint64_t)l->cluster << 8 | l->flags);
 	digest_read(&d, &launch, params);
 	content_footprint(&r->memory, &d, reaches, count, footprint);
 }

@@ -45,6 +45,7 @@ bool kernel_submit(struct rank *r, struct stream *s, struct item *i)
 	w.kernel.globals_number = f->module->globals_number;
 	w.kernel.globals_known = f->module->globals_known;
 	w.kernel.cooperative = l->flags & RF_LAUNCH_COOPERATIVE;
+	w.kernel.cluster = l->cluster;
 	if (!submit(r, s, i, &w))
 		rank_fail(r, CU_LAUNCH_OUT_OF_RESOURCES, f->name);
 	return true;

@@ -66,7 +66,7 @@ static bool launch_identity(struct rank *r, const struct item *i, struct version
 	digest_word(&d, f->identity.b);
 	for (uint32_t n = 0; n < 3; n++)
 		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
-	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
+	digest_word(&d, (uint64_t)l->shared_bytes << 32 | (uint64_t)l->cluster << 8 | l->flags);
 	for (uint32_t at = 0; at + 8 <= l->param_bytes; at += 8) {
 		uint64_t word;
 		memcpy(&word, i->data + at, sizeof word);

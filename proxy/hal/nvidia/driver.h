@@ -74,9 +74,13 @@ typedef enum {
 	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
 	CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
 	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+	CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 } CUfunction_attribute;
 typedef enum { CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6 } CUjit_option;
-typedef enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 } CUlaunchAttributeID;
+typedef enum {
+	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+} CUlaunchAttributeID;
 typedef enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 } CUtensorMapDataType;
 typedef enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 } CUtensorMapInterleave;
 typedef enum { CU_TENSOR_MAP_SWIZZLE_NONE = 0 } CUtensorMapSwizzle;
@@ -124,6 +128,9 @@ typedef struct {
 typedef union {
 	char pad[64];
 	int cooperative;
+	struct {
+		unsigned x, y, z;
+	} clusterDim;
 	uint64_t aligned;
 } CUlaunchAttributeValue;
 typedef struct {
@@ -191,6 +198,8 @@ typedef struct {
 	X(cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                 \
 	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                           \
 	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))                             \
+	X(cuOccupancyMaxActiveClusters, (int *, CUfunction, const CUlaunchConfig *))               \
+	X(cuOccupancyMaxPotentialClusterSize, (int *, CUfunction, const CUlaunchConfig *))         \
 	X(cuTensorMapEncodeTiled,                                                                  \
 	  (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,             \
 	   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,      \

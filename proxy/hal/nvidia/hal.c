@@ -59,4 +59,5 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.notify_at = nvidia_notify_at,
 	.await_works = nvidia_await,
 	.tensor_map = nvidia_tensor_map,
+	.clusters = nvidia_clusters,
 };

@@ -304,15 +304,14 @@ static enum issued fill_work(struct hal_stream *s, struct hal_work *w)
 /* ---- kernels ---- */
 
 /* limit without an attribute: static and dynamic shared memory together */
-#define SHARED_WITHOUT_ASKING (48u << 10)
 
 static CUresult launch_kernel(const struct hal_stream *s, const struct nvidia_item *item)
 {
 	const struct nvidia_driver *d = s->device->driver;
 	const struct hal_work *w = &item->work;
 	const struct hal_function *f = w->kernel.function;
-	CUlaunchAttribute together = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-				      .value.cooperative = 1};
+	uint32_t cluster = w->kernel.cluster, count = 0;
+	CUlaunchAttribute attributes[2];
 	CUlaunchConfig config = {.gridDimX = w->kernel.grid[0],
 				 .gridDimY = w->kernel.grid[1],
 				 .gridDimZ = w->kernel.grid[2],
@@ -321,19 +320,22 @@ static CUresult launch_kernel(const struct hal_stream *s, const struct nvidia_it
 				 .blockDimZ = w->kernel.block[2],
 				 .sharedMemBytes = w->kernel.shared_bytes,
 				 .hStream = s->stream,
-				 .attrs = &together,
-				 .numAttrs = w->kernel.cooperative ? 1 : 0};
+				 .attrs = attributes};
 	size_t bytes = item->params_bytes;
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, item->params, CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, CU_LAUNCH_PARAM_END};
 
-	if ((uint64_t)f->shared_bytes + w->kernel.shared_bytes > SHARED_WITHOUT_ASKING) {
-		CUresult error = d->cuFuncSetAttribute(
-			f->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-			(int)w->kernel.shared_bytes);
-		if (error)
-			return error;
-	}
+	if (w->kernel.cooperative)
+		attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+							  .value.cooperative = 1};
+	if (cluster)
+		attributes[count++] = nvidia_cluster_of(cluster);
+	config.numAttrs = count;
+	CUresult error = nvidia_allow(d, f, w->kernel.shared_bytes,
+				      (cluster & 0xff) * (cluster >> 8 & 0xff) * (cluster >> 16) >
+					      8);
+	if (error)
+		return error;
 	return d->cuLaunchKernelEx(&config, f->function, NULL, bytes ? extra : NULL);
 }
 

@@ -11,6 +11,7 @@
 
 #include "nvidia_hal.h"
 
+#define SHARED_WITHOUT_ASKING (48u << 10)
 #define LOG_BYTES 2048
 
 /* As declared in modules.py. */
@@ -205,4 +206,55 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 	strcpy(made->name, name);
 	out->address = (uint64_t)(uintptr_t)made;
 	return CUDA_SUCCESS;
+}
+
+CUlaunchAttribute nvidia_cluster_of(uint32_t cluster)
+{
+	return (CUlaunchAttribute){
+		.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+		.value.clusterDim = {cluster & 0xff, cluster >> 8 & 0xff, cluster >> 16 & 0xff}};
+}
+
+CUresult nvidia_allow(const struct nvidia_driver *d, const struct hal_function *f,
+		      uint32_t shared_bytes, bool large)
+{
+	CUresult error = CUDA_SUCCESS;
+
+	if ((uint64_t)f->shared_bytes + shared_bytes > SHARED_WITHOUT_ASKING)
+		error = d->cuFuncSetAttribute(f->function,
+					      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+					      (int)shared_bytes);
+	if (!error && large)
+		error = d->cuFuncSetAttribute(
+			f->function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+	return error;
+}
+
+int nvidia_clusters(struct hal_device *device, const struct hal_function *f,
+		    const struct rf_clusters *a, uint32_t *count)
+{
+	const struct nvidia_driver *d = device->driver;
+	CUlaunchAttribute cluster = nvidia_cluster_of(a->cluster);
+	CUlaunchConfig config = {.gridDimX = a->grid[0],
+				 .gridDimY = a->grid[1],
+				 .gridDimZ = a->grid[2],
+				 .blockDimX = a->block[0],
+				 .blockDimY = a->block[1],
+				 .blockDimZ = a->block[2],
+				 .sharedMemBytes = a->shared_bytes,
+				 .attrs = &cluster,
+				 .numAttrs = a->cluster ? 1 : 0};
+	CUresult error = nvidia_bind(device);
+	int value = 0;
+
+	if (!error)
+		error = nvidia_allow(d, f, a->shared_bytes, a->large);
+	if (!error)
+		error = a->kind == RF_CLUSTERS_ACTIVE
+				? d->cuOccupancyMaxActiveClusters(&value, f->function, &config)
+			: a->kind == RF_CLUSTERS_POTENTIAL ? d->cuOccupancyMaxPotentialClusterSize(
+								     &value, f->function, &config)
+							   : CUDA_ERROR_INVALID_VALUE;
+	*count = (uint32_t)value;
+	return (int)error;
 }

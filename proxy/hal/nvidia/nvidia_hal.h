@@ -397,6 +397,13 @@ uint64_t nvidia_submit(struct hal_stream *, const struct hal_work *);
 uint64_t nvidia_completed(const struct hal_stream *);
 void nvidia_notify_at(struct hal_stream *, uint64_t number);
 void nvidia_await(struct hal_stream *, uint64_t first, uint64_t last);
+/* module.c */
+int nvidia_clusters(struct hal_device *, const struct hal_function *, const struct rf_clusters *,
+		    uint32_t *count);
+CUlaunchAttribute nvidia_cluster_of(uint32_t cluster); /* as in rf_launch */
+/* Allows the function so much memory and so many blocks of a cluster, if it has to be asked for. */
+CUresult nvidia_allow(const struct nvidia_driver *, const struct hal_function *,
+		      uint32_t shared_bytes, bool large);
 /* tensor_map.c */
 int nvidia_tensor_map(struct hal_device *, const struct rf_tensor_map *,
 		      uint8_t map[RF_TENSOR_MAP_BYTES]);
