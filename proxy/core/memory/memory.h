@@ -224,6 +224,7 @@ struct memory_counters {      /* of a rank, since it began */
 };
 
 #define STRAYS_MAX 16u
+#define PIN_WORDS 64 /* RF_PIN_WORDS */
 
 struct rank_memory {
 	struct device_memory *device;
@@ -265,7 +266,7 @@ struct rank_memory {
 	uint32_t stray_count;
 	struct memory_request request;
 	const _Atomic uint64_t *pins_wanted; /* RF_PIN_WORDS words of the channel; or NULL */
-	uint64_t pins[RF_PIN_WORDS];         /* as given to the device */
+	uint64_t pins[PIN_WORDS];            /* as given to the device */
 	struct move *moves;                  /* all in one direction, in order */
 	uint32_t move_count, move_submitted, move_done, move_capacity;
 };

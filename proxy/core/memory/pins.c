@@ -2,6 +2,8 @@
  * channel (RF_OFF_PINS). The device reaches them directly, where it can. */
 #include "memory_parts.h"
 
+_Static_assert(PIN_WORDS == RF_PIN_WORDS, "a bit for each chunk of the arena");
+
 static void pin(struct rank_memory *m, uint32_t chunk, uint32_t count, bool pinned)
 {
 	uint64_t addr = RF_PINNED_BASE(m->rank) + chunk * RF_CHUNK_BYTES;
