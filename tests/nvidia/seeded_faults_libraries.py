@@ -18,10 +18,23 @@ FOLDED = _LIBRARIES + "test_folded_and_moved_the_results_are_the_same"
 _PRODUCTS = "tests/nvidia/test_own_products.py::"
 AS_IT_IS = _PRODUCTS + "test_each_call_of_cublas_is_made_as_it_is"
 PREFERENCE = _PRODUCTS + "test_cublaslt_gets_the_programs_workspace_and_preference"
+ASKED_ONCE = _PRODUCTS + "test_the_heuristic_is_asked_once_for_equal_products[False]"
 NO_ALGORITHM = _PRODUCTS + "test_without_an_algorithm_cublaslt_chooses_in_the_call"
 NOT_ITS_OWN = _PRODUCTS + "test_a_workspace_that_is_not_the_ranks_fails_it[0-1]"
 
 TABLE: Table = {
+    "proxy/hal/nvidia/algorithms.c": {
+        ASKED_ONCE: {
+            "asked-for-each-place": (
+                "q.g.stream = q.g.a.addr = q.g.b.addr = q.g.c.addr = q.g.d.addr = 0;",
+                "q.g.stream = q.g.a.addr = q.g.b.addr = q.g.c.addr = 0;",
+            ),
+            "one-algorithm-for-all-alignments": (
+                "memcmp(&(*at)->question, question, sizeof *question)",
+                "memcmp(&(*at)->question, question, offsetof(struct nvidia_question, aligned))",
+            ),
+        },
+    },
     "proxy/hal/nvidia/cublas.c": {
         AS_IT_IS: {
             "b-transposed-as-a": (
@@ -34,10 +47,7 @@ TABLE: Table = {
     },
     "proxy/hal/nvidia/gemm.c": {
         PREFERENCE: {
-            "no-preferred-workspace": (
-                "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, how->most_bytes)",
-                "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, *(uint64_t[]){0})",
-            ),
+            "no-preferred-workspace": ("k->how ? k->how->most_bytes : 0", "0"),
         },
         NO_ALGORITHM: {
             "an-algorithm-that-the-program-does-not-have": (

@@ -188,6 +188,36 @@ def test_without_an_algorithm_cublaslt_chooses_in_the_call(fake: Fake, device: D
     assert (result(space, call) == (values.T @ values.T)).all()
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_the_heuristic_is_asked_once_for_equal_products(
+    fake: Fake, device: Device, own: bool
+) -> None:
+    """Wherever they are, and whosever; for another size, type, step or alignment it is asked
+    again."""
+    asked = fake.calls("cublasLtMatmulAlgoGetHeuristic")
+    said = how(LT, (4, 4, 4), aligned=16) if own else bytes(96)
+    for n in range(1, 4):
+        space = device.space()
+        space.alloc(4096 * n)
+        call, values = square(space)
+        gemm.run(device, space, replace(call, how=said))
+        gemm.run(device, space, replace(call, how=said, alpha=2))
+        assert (result(space, call) == 2 * values @ values).all()
+    assert fake.calls("cublasLtMatmulAlgoGetHeuristic") == asked + 1
+    others = [
+        replace(call, m=3, how=said),
+        replace(call, flags=RELU, how=said),
+        replace(call, bias=call.a.address, how=said),
+        replace(call, d=replace(call.d, address=call.d.address + 4), how=said),
+    ]
+    if own:  # there the program has said what is aligned, and not where D is
+        others = others[:3] + [replace(call, how=how(LT, (4, 4, 4), aligned=4))]
+    for each in [*others, *others]:
+        gemm.run(device, space, each)
+        space.check()
+    assert fake.calls("cublasLtMatmulAlgoGetHeuristic") == asked + 1 + len(others)
+
+
 @pytest.mark.parametrize("api", [LT, ONE])
 @pytest.mark.parametrize("bytes_there", [0, CHUNK])
 def test_a_workspace_that_is_not_the_ranks_fails_it(

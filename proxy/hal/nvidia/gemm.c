@@ -18,9 +18,9 @@
  * Runs in the device thread.
  */
 #include <stdio.h>
+#include <string.h>
 
-#include "blas.h"
-#include "nvidia_hal.h"
+#include "algorithms.h"
 
 #define ALIGNED_MAX 256u /* no algorithm needs a larger alignment */
 
@@ -216,8 +216,7 @@ static bool workspace_there(const struct hal_space *space, const struct rf_gemm_
 
 /* ---- inputs that the library cannot take as they are ----------------------------------------- */
 
-#define BIAS_ALIGNED 16u /* kernels for a bias may need this alignment, and fault without it */
-#define ZEROS_DEPTH 16u  /* supported by kernels of all types */
+#define ZEROS_DEPTH 16u /* supported by kernels of all types */
 
 struct spares { /* memory for one call */
 	CUdeviceptr at[3];
@@ -287,7 +286,9 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 {
 	uint64_t size = type_bytes(g->type_bias), bytes = bias_length(g) * size;
 	uint64_t step = g->bias_batch * size;
-	uint64_t pitch = (bytes + BIAS_ALIGNED - 1) / BIAS_ALIGNED * BIAS_ALIGNED, at = 0;
+	uint64_t pitch = (bytes + NVIDIA_BIAS_ALIGNED - 1) / NVIDIA_BIAS_ALIGNED *
+			 NVIDIA_BIAS_ALIGNED,
+		 at = 0;
 	uint64_t count = step ? g->count : 1;
 	CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
 			      .srcDevice = g->bias,
@@ -298,7 +299,7 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 			      .Height = count};
 	CUresult error;
 
-	if (g->bias % BIAS_ALIGNED == 0 && (count == 1 || step % BIAS_ALIGNED == 0))
+	if (g->bias % NVIDIA_BIAS_ALIGNED == 0 && (count == 1 || step % NVIDIA_BIAS_ALIGNED == 0))
 		return CUDA_SUCCESS;
 	if (rows.srcPitch < bytes || rows.srcPitch > INT32_MAX || pitch > INT32_MAX)
 		return CUDA_ERROR_NOT_SUPPORTED; /* by copies */
@@ -500,70 +501,74 @@ static void describe_call(struct gemm_call *k)
 
 /* The alignment of several matrices is that of the first one and of their distance; for those in a
  * list only the type is known. */
-static void set_alignment(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t attribute,
-			  const struct rf_matrix *x, uint8_t type)
+static uint32_t alignment(const struct rf_gemm *g, const struct rf_matrix *x, uint8_t type)
 {
-	bool listed = k->g->flags & RF_GEMM_POINTERS;
+	bool listed = g->flags & RF_GEMM_POINTERS;
 	uint64_t size = type_bytes(type), bits = listed ? size : x->addr | ALIGNED_MAX;
-	uint32_t bytes;
 
-	if (!listed && k->g->count > 1)
+	if (!listed && g->count > 1)
 		bits |= x->batch * size;
-	bytes = (uint32_t)(bits & -bits);
-	SET_PREFERENCE(k, attribute, bytes);
+	return (uint32_t)(bits & -bits);
 }
 
-static void prefer(struct gemm_call *k)
+static struct nvidia_question question_of(const struct gemm_call *k)
 {
 	const struct rf_gemm *g = k->g;
-	uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK;
-	uint64_t workspace = 0;
+	struct nvidia_question q = nvidia_question_of(g, k->how, k->aux);
 
-	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-	if (g->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
-		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &g->a, g->type_ab);
-	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &g->b, g->type_ab);
-	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-		      is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
-	set_alignment(k, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &g->d, g->type_cd);
+	if (k->how) {
+		memcpy(q.aligned, k->how->aligned, sizeof q.aligned);
+		return q;
+	}
+	q.aligned[0] = alignment(g, &g->a, g->type_ab);
+	q.aligned[1] = alignment(g, &g->b, g->type_ab);
+	q.aligned[2] = alignment(g, is_zero(g, g->beta) ? &g->d : &g->c, g->type_cd);
+	q.aligned[3] = alignment(g, &g->d, g->type_cd);
+	return q;
 }
 
-static void prefer_as_the_program(struct gemm_call *k)
+/* The preference: the program's, or without a workspace. */
+static void prefer(struct gemm_call *k, const uint32_t aligned[4])
 {
-	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+	static const cublasLtMatmulPreferenceAttributes_t attributes[] = {
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
 	};
-	const struct rf_gemm_how *how = k->how;
+	bool exact = !k->how && k->g->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+	uint64_t workspace = k->how ? k->how->most_bytes : 0;
+	uint32_t reductions = k->how  ? k->how->reductions
+			      : exact ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE_MASK
+				      : UINT32_MAX;
 
-	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, how->most_bytes);
-	if (how->reductions != UINT32_MAX)
-		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, how->reductions);
+	TRY(k, cublasLtMatmulPreferenceCreate, &k->preference);
+	SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+	if (reductions != UINT32_MAX)
+		SET_PREFERENCE(k, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
 	for (uint32_t i = 0; i < 4; i++)
-		SET_PREFERENCE(k, aligned[i], how->aligned[i]);
+		SET_PREFERENCE(k, attributes[i], aligned[i]);
 }
 
-static void choose_algorithm(struct gemm_call *k, cublasLtHandle_t handle,
+static void choose_algorithm(struct gemm_call *k, struct hal_device *device,
 			     cublasLtMatmulAlgo_t *algo)
 {
+	struct nvidia_question question = question_of(k);
 	cublasLtMatmulHeuristicResult_t found = {0};
 	int count = 0;
 
-	TRY(k, cublasLtMatmulPreferenceCreate, &k->preference);
-	if (k->how)
-		prefer_as_the_program(k);
-	else
-		prefer(k);
-	TRY(k, cublasLtMatmulAlgoGetHeuristic, handle, k->desc, k->a, k->b, k->c, k->d,
+	if (nvidia_algorithm_find(device, &question, algo))
+		return;
+	prefer(k, question.aligned);
+	TRY(k, cublasLtMatmulAlgoGetHeuristic, device->blas, k->desc, k->a, k->b, k->c, k->d,
 	    k->preference, 1, &found, &count);
 	if (!k->status && !count)
 		k->status = CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!k->status)
 		k->status = found.state;
 	*algo = found.algo;
+	if (!k->status)
+		nvidia_algorithm_keep(device, &question, algo);
 }
 
 static void call_close(const struct gemm_call *k)
@@ -582,7 +587,7 @@ static void call_close(const struct gemm_call *k)
 
 static const void *as_pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
 
-static cublasStatus_t run_product(const struct nvidia_blas *blas, cublasLtHandle_t handle,
+static cublasStatus_t run_product(const struct nvidia_blas *blas, struct hal_device *device,
 				  const struct rf_gemm *g, const struct rf_gemm_call *call,
 				  CUstream stream)
 {
@@ -597,8 +602,8 @@ static cublasStatus_t run_product(const struct nvidia_blas *blas, cublasLtHandle
 
 	describe_call(&k);
 	if (!without)
-		choose_algorithm(&k, handle, &algo);
-	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, as_pointer(g->a.addr), k.a,
+		choose_algorithm(&k, device, &algo);
+	TRY(&k, cublasLtMatmul, device->blas, k.desc, alpha, as_pointer(g->a.addr), k.a,
 	    as_pointer(g->b.addr), k.b, beta,
 	    as_pointer(!how && is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
 	    (void *)(uintptr_t)g->d.addr, k.d, without ? NULL : &algo,
@@ -664,7 +669,7 @@ CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct
 	snprintf(what, what_bytes, "memory for a matrix product");
 	error = own ? CUDA_SUCCESS : prepare_call(s, space, &g, &spares);
 	if (!error)
-		status = run_product(blas, device->blas, &g, call, s->stream);
+		status = run_product(blas, device, &g, call, s->stream);
 	if (!error && !status && spares.back.Height)
 		error = device->driver->cuMemcpy2DAsync_v2(&spares.back, s->stream);
 	last = spares_free(s, &spares);
@@ -678,5 +683,6 @@ void nvidia_gemm_close(struct hal_device *device)
 	if (device->blas)
 		nvidia_blas(NULL, 0)->cublasLtDestroy(device->blas);
 	device->blas = NULL;
+	nvidia_algorithms_close(device);
 	nvidia_cublas_close(device);
 }

@@ -12,6 +12,7 @@
  *   pins.c      pinned memory that the device reaches directly
  *   tensor_map.c descriptions of tensors
  *   space.c     a rank's addresses, and the window
+ *   algorithms.c  the answers of cuBLASLt's heuristic
  *   cublas.c    products by the function that the program has called
  *   gemm.c      matrix products
  *   stream.c    the streams' rings of works
@@ -263,6 +264,7 @@ struct hal_device {
 	struct nvidia_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
 	struct cublasLtContext *blas; /* created for the first matrix product */
+	struct nvidia_algorithm *algorithms;
 	void *cublas;                 /* for the first product of a program's own call */
 	void *solver, *solver_params; /* of cuSOLVER, for its first call */
 	struct nvidia_fft_plan *fft_plans;
@@ -374,6 +376,7 @@ CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_ge
 		     char *what, uint32_t what_bytes);
 void nvidia_gemm_close(struct hal_device *);
 void nvidia_cublas_close(struct hal_device *); /* cublas.c, likewise */
+void nvidia_algorithms_close(struct hal_device *);
 
 /* libraries.c: the library of this name in libraries.def. NULL: `text` states what is missing. */
 void *nvidia_library(const char *name, char *text, uint32_t text_bytes);
