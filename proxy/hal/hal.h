@@ -122,6 +122,9 @@ struct hal_work {
 
 struct hal {
 	const char *type; /* "soft", "nvidia", "null" */
+	/* space_map may be called while work runs in the space, which uses nothing that is mapped
+	 * by it. */
+	bool maps_beneath;
 
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */

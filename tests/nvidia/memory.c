@@ -500,9 +500,8 @@ EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset,
 			free_place = i;
 	}
 	if (!room || offset || flags || at % GRANULARITY || !handle || handle >= TABLE ||
-	    !handles[handle].live || bytes != handles[handle].bytes ||
-	    (fake_is_window(at) && fake_in_use(0, 0))) {
-		fake_fault("cuMemMap: %#llx is taken or not reserved, or a kernel runs", at);
+	    !handles[handle].live || bytes != handles[handle].bytes) {
+		fake_fault("cuMemMap: %#llx is taken or not reserved", at);
 		return fake_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	if (mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
@@ -541,17 +540,19 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 {
 	bool writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	uint64_t covered = 0;
+	bool fresh = true; /* what kernels that run can not know yet */
 
 	ENTER(cuMemSetAccess);
 	for (size_t i = 0; i < TABLE; i++)
 		if (maps[i].r.bytes &&
 		    inside(maps[i].r.at, maps[i].r.bytes, (struct range){at, bytes})) {
 			covered += maps[i].r.bytes;
+			fresh &= !maps[i].access;
 			maps[i].access = true;
 		}
 	if (covered != bytes || count != 1 || access->location.id ||
 	    (!writable && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ) ||
-	    (fake_is_window(at) && fake_in_use(0, 0))) {
+	    (fake_is_window(at) && !fresh && fake_in_use(0, 0))) {
 		fake_fault("cuMemSetAccess: %#llx, %zu bytes: not all of it is mapped, or a "
 			   "kernel runs",
 			   at, bytes);

@@ -40,6 +40,8 @@ PARTED = _BLOCKS + "test_chunks_that_are_not_together_any_more_are_divided"
 UNDER_WAY = _BLOCKS + "test_content_moves_when_copies_are_done"
 CHANGING = _BLOCKS + "test_memory_that_changes_at_each_turn_stays_in_chunks"
 
+ADDED = "tests/nvidia/test_device.py::test_memory_that_is_added_is_mapped_while_kernels_run"
+
 TABLE: Table = {
     "proxy/hal/nvidia/blocks.c": {
         PARTED: {
@@ -50,6 +52,12 @@ TABLE: Table = {
         },
     },
     "proxy/hal/nvidia/space.c": {
+        ADDED: {
+            "memory-is-unmapped-while-kernels-run": (
+                "if (device->window[i] != entry &&\n\t\t    (device->window[i] ||",
+                "if (device->window[i] != entry && entry &&\n\t\t    (device->window[i] ||",
+            ),
+        },
         CHANGING: {
             "a-change-of-a-region-is-not-seen": (
                 "space->settled[place / CUDA_BLOCK_CHUNKS] = 0;",

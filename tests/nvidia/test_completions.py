@@ -1,4 +1,5 @@
-"""The GPU writes that a work is done when someone waits for it, not after each work."""
+"""The GPU writes that a work is done when someone waits for it, not after each work; and a rank's
+work does not wait for what it need not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from support.ring_client import (
     CHUNK,
     DEV_BASE,
     DEVICE_SYNC,
+    NON_BLOCKING,
     OFF_BULK,
+    STREAM_CREATE,
+    STREAM_QUERY,
+    STREAM_SYNC,
     RingClient,
     attach,
     device,
@@ -33,6 +38,7 @@ from .fake_driver import Fake
 
 WRITES = "cuStreamWriteValue64_v2"
 EVERY = 16  # CUDA_REPORT_EVERY
+NOT_READY = 600
 
 
 @pytest.fixture
@@ -94,11 +100,25 @@ def test_a_work_that_no_one_awaits_is_reported_in_the_end(
 ELEMENTS = 64
 
 
+def load(client: RingClient, functions: dict[int, str]) -> None:
+    """Loads programs.cu, with these functions of it, by their handles."""
+    ptx = cuda.ptx(Path(__file__).parent / "programs.cu").encode()
+    client.map[OFF_BULK : OFF_BULK + len(ptx)] = ptx
+    client.post(MODULE_DATA, struct.pack("<QQII", 16, 0, len(ptx), 0))
+    assert client.call(MODULE_LOAD, struct.pack("<QQII", 16, len(ptx), 1, 0)) == 0
+    for handle, name in functions.items():
+        body = struct.pack("<QQII", 16, handle, 1, len(name)) + name.encode()
+        assert client.call(FUNCTION_GET, body) == 0
+
+
+def launch(client: RingClient, function: int, stream: int, params: bytes) -> None:
+    shape = (1, 1, 1, 128, 1, 1)
+    head = struct.pack("<QQ6I4I", stream, function, *shape, 0, len(params), 0, 0)
+    client.post(LAUNCH, head + params)
+
+
 def increment(client: RingClient) -> None:
-    client.post(
-        LAUNCH,
-        struct.pack("<QQ6I4IQI", 1, 17, 1, 1, 1, 128, 1, 1, 0, 12, 0, 0, DEV_BASE, ELEMENTS),
-    )
+    launch(client, 17, 1, struct.pack("<QI", DEV_BASE, ELEMENTS))
 
 
 def test_launches_that_no_one_waits_for_are_launches_only(
@@ -107,16 +127,12 @@ def test_launches_that_no_one_waits_for_are_launches_only(
     """Every sixteenth is reported, and others when the GPU has nothing else to do for long."""
     monkeypatch.setenv("RANKFOLD_TEST_HAL", "nvidia")
     loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
-    ptx = cuda.ptx(Path(__file__).parent / "programs.cu").encode()
     client = RingClient()
     try:
         with device(64 * MiB, share=False) as native, answering(native, loader):
             attach(native, client)
             client.alloc(DEV_BASE, 2 * CHUNK)
-            client.map[OFF_BULK : OFF_BULK + len(ptx)] = ptx
-            client.post(MODULE_DATA, struct.pack("<QQII", 16, 0, len(ptx), 0))
-            assert client.call(MODULE_LOAD, struct.pack("<QQII", 16, len(ptx), 1, 0)) == 0
-            assert client.call(FUNCTION_GET, struct.pack("<QQII", 16, 17, 1, 9) + b"increment") == 0
+            load(client, {17: "increment"})
             assert client.call(DEVICE_SYNC) == 0
             calls = ("cuLaunchKernelEx", WRITES, "cuMemcpyAsync", "cuLaunchHostFunc")
             before = [fake.calls(each) for each in calls]
@@ -129,6 +145,34 @@ def test_launches_that_no_one_waits_for_are_launches_only(
             assert writes <= 400 // 4, "the loop slept some times, and then waited for the last"
             values = np.frombuffer(client.read(DEV_BASE, 4 * ELEMENTS), np.uint32)
             assert (values == 400).all()
+            leave(native)
+    finally:
+        client.close()
+
+
+def test_a_rank_gets_new_memory_while_its_kernel_runs(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel waits for a word, which nothing writes before the next kernel has run."""
+    monkeypatch.setenv("RANKFOLD_TEST_HAL", "nvidia")
+    loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
+    client, one, two = RingClient(), 20, 21
+    try:
+        with device(64 * MiB, share=False) as native, answering(native, loader):
+            attach(native, client)
+            load(client, {17: "put", 18: "until_set"})
+            for stream in (one, two):
+                client.post(STREAM_CREATE, struct.pack("<QIi", stream, NON_BLOCKING, 0))
+            client.alloc(DEV_BASE, CHUNK)
+            assert client.call(DEVICE_SYNC) == 0
+            launch(client, 18, one, struct.pack("<Q", DEV_BASE))
+            client.alloc(DEV_BASE + CHUNK, 3 * CHUNK)
+            launch(client, 17, two, struct.pack("<QI", DEV_BASE + 2 * CHUNK, 7))
+            assert client.call(STREAM_SYNC, struct.pack("<Q", two)) == 0
+            assert client.call(STREAM_QUERY, struct.pack("<Q", one)) == NOT_READY
+            client.write(DEV_BASE, b"\1\0\0\0", stream=two)
+            assert client.call(DEVICE_SYNC) == 0
+            assert client.read(DEV_BASE + 2 * CHUNK, 8) == b"\7" + bytes(7)
             leave(native)
     finally:
         client.close()

@@ -112,6 +112,27 @@ def test_the_window_is_mapped_only_when_it_changes(
     assert space.read(more + 2 * CHUNK, 1, np.uint32)[0] == 7
 
 
+def test_memory_that_is_added_is_mapped_while_kernels_run(device: Device, kernels: Kernels) -> None:
+    """Memory that is taken away is unmapped when none runs."""
+    space = device.space()
+    flag, streams = words(space, 0), [device.new_stream(), device.new_stream()]
+    running, kept = space.kernel_work(kernels("until_set"), 1, 1, flag)
+    device.submit(running, streams[0])
+    more = (space.alloc(2 * CHUNK) // CHUNK + 1) * CHUNK
+    put, kept2 = space.kernel_work(kernels("put"), 1, 1, more, 9)
+    device.wait(device.submit(put, streams[1]), streams[1])
+    assert device.hal.completed(streams[0]) == 0
+    assert device.hal.space_unmap(space.handle, more) == 0
+    waiting, kept3 = space.kernel_work(kernels("put"), 1, 1, flag + 64, 9)
+    number = device.submit(waiting, streams[1])
+    time.sleep(0.05)
+    assert device.hal.completed(streams[1]) == number - 1
+    space.write(flag, np.array([1], np.uint32))
+    device.wait(number, streams[1])
+    space.check()
+    assert None not in (kept, kept2, kept3)
+
+
 def test_a_kernel_of_another_rank_waits_for_the_one_that_runs(
     device: Device, kernels: Kernels
 ) -> None:

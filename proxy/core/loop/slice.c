@@ -377,7 +377,8 @@ void slice_turn(struct proxy *p)
 			switch_to(p, other);
 			return;
 		}
-		if (kernel && !memory_resident(&active->memory) && !active->memory.inflight)
+		if (kernel && !memory_resident(&active->memory) &&
+		    (!active->memory.inflight || memory_grows(&active->memory)))
 			bring_to_active(p, active);
 		if (!busy || over)
 			find_stuck_job(p, stuck);

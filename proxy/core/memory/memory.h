@@ -33,7 +33,8 @@
  *
  * Rules:
  *  - A rank's pages move only while no submitted work uses its memory (inflight == 0), except
- *    copies beneath running work (see below). Nothing is submitted while pages move
+ *    copies beneath running work (see below) and new pages, on a device that maps them beneath
+ *    running work (memory_grows). Nothing is submitted while pages move
  *    (memory_moving).
  *  - A page that no buffer touches any more stays mapped until no submitted work uses the rank's
  *    memory (`dying` counts such pages). It is not allocated again before that, because it would
@@ -334,6 +335,8 @@ static inline void memory_distrust(struct rank_memory *m) { m->distrusted = true
  * content. */
 static inline void memory_single(struct rank_memory *m, bool single) { m->single = single; }
 
+/* request.c: whether what the rank lacks is new, and may be mapped while its work runs. */
+bool memory_grows(const struct rank_memory *);
 static inline bool memory_resident(const struct rank_memory *m) { return !m->missing; }
 static inline bool memory_moving(const struct rank_memory *m) { return m->move_count != 0; }
 

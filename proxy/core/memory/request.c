@@ -345,6 +345,25 @@ bool memory_copies_while_running(struct rank_memory *m, uint64_t addr, uint64_t 
 		.purpose = PURPOSE_COPY, .addr = addr, .bytes = bytes, .memory = m});
 }
 
+/* Work that runs was submitted before, and does not know the new pages. There is a chunk for each,
+ * so no other rank has to give any. */
+bool memory_grows(const struct rank_memory *m)
+{
+	if (!m->device->hal->maps_beneath || m->device->shares || !memory_has_chunks(m, m->missing))
+		return false;
+	for (uint32_t i = 0; i < m->live_count; i++) {
+		const struct page *page = &m->pages[m->live[i]];
+		if (!page->chunk && (page->common || page->in_image))
+			return false;
+	}
+	return m->missing != 0;
+}
+
+static bool maps_while_running(const struct memory_request *q)
+{
+	return q->purpose == PURPOSE_ACTIVATE && memory_grows(q->memory);
+}
+
 /* False: no part of it could be done. */
 static bool begin_request(struct memory_request *q)
 {
@@ -406,7 +425,7 @@ static bool serve_one(struct device_memory *d)
 		memory_sweep(m);
 		if (finish_if_over(q))
 			return true;
-		if (m->inflight && !copies_while_running(q))
+		if (m->inflight && !copies_while_running(q) && !maps_while_running(q))
 			continue;
 		bool takes = q->purpose != PURPOSE_SAVE;
 		if (takes && chunks_are_short)

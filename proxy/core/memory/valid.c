@@ -122,7 +122,8 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 		const struct page *page = &m->pages[v->page];
 		sums->reserved += v->promised && i >= m->move_submitted;
 		sums->outwards += v->kind == MOVE_OUT && i >= m->move_done;
-		WRONG(m->inflight && !(v->kind == MOVE_OWN && m->device->hal->space_own),
+		WRONG(m->inflight && !(v->kind == MOVE_OWN && m->device->hal->space_own) &&
+			      !(v->kind == MOVE_IN && m->device->hal->maps_beneath),
 		      "pages move while work uses them");
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");

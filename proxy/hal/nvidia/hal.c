@@ -32,6 +32,7 @@ static int device_open(const struct hal_config *config, struct hal_device **out)
 
 __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.type = "nvidia",
+	.maps_beneath = true,
 	.device_open = device_open,
 	.device_close = device_close,
 	.device_lost = nvidia_device_lost,

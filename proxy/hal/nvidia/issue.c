@@ -356,6 +356,7 @@ static bool is_idle(struct hal_device *device)
 static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 {
 	struct hal_device *device = s->device;
+	CUresult error;
 
 	if (issue_is_failed(space))
 		return FAILED;
@@ -363,6 +364,8 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 		return PART;
 	if (nvidia_window_shows(device, space))
 		return ALL;
+	if (nvidia_window_grow(device, space, &error))
+		return issue_check(s, space, "mapping the rank's memory", error);
 	if (nvidia_kernels_run(device)) {
 		for (struct hal_stream *each = device->streams; each; each = each->next)
 			nvidia_report(each);

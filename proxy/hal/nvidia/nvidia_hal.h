@@ -32,7 +32,8 @@
  *  - The *window* at RF_DEV_BASE shows the chunks of one space. It is remapped before a kernel of
  *    another space, or of the same one after a map or unmap, and only while no rank's kernel runs
  *    (the HAL's own kernels, sums.c, use only aliases). A kernel therefore sees its own rank's
- *    memory there and no other. Memory that is read-only in a space is also read-only in the
+ *    memory there and no other. Only what is added to the active rank's is mapped while its
+ *    kernels run. Memory that is read-only in a space is also read-only in the
  *    window: a kernel's write to it is a fault.
  *  - The window's upper half has the ranks' pinned arenas, which are host memory, each at its
  *    rank's own address. Chunks of them that are in use are registered with the driver (pins.c):
@@ -359,6 +360,9 @@ void nvidia_space_settle(struct hal_ref *, uint64_t bytes);
 /* Makes the window show this space; only while no rank's kernel runs. Device thread. */
 CUresult nvidia_window_show(struct hal_device *, struct hal_space *);
 bool nvidia_window_shows(const struct hal_device *, const struct hal_space *);
+/* Shows what was mapped in this space since the window showed it, also while its kernels run.
+ * False: the window shows another space, or more has changed. */
+bool nvidia_window_grow(struct hal_device *, struct hal_space *, CUresult *error);
 /* Whether content is to move before the window can show this space: then nothing may be in
  * progress. */
 bool nvidia_window_moves(const struct hal_device *, const struct hal_space *);

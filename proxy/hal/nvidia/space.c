@@ -499,6 +499,34 @@ static void count_shown(struct hal_space *space)
 			space->settled[i]++;
 }
 
+static bool only_grows(const struct hal_device *device, const struct hal_space *space)
+{
+	uint32_t top = device->window_top > space->top ? device->window_top : space->top;
+
+	for (uint32_t i = 0; i < top; i++) {
+		uint32_t entry = space->chunks[i];
+
+		if (device->window[i] != entry &&
+		    (device->window[i] || device->block_of[chunk_of(entry)]))
+			return false;
+	}
+	return true;
+}
+
+bool nvidia_window_grow(struct hal_device *device, struct hal_space *space, CUresult *error)
+{
+	uint64_t version = atomic_load(&space->version);
+
+	if (device->window_serial != space->serial || !only_grows(device, space))
+		return false;
+	*error = map_missing(device, space);
+	if (*error)
+		device->window_serial = 0;
+	else
+		device->window_version = version;
+	return true;
+}
+
 CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
 {
 	uint64_t version = atomic_load(&space->version);
