@@ -41,8 +41,45 @@ UNDER_WAY = _BLOCKS + "test_content_moves_when_copies_are_done"
 CHANGING = _BLOCKS + "test_memory_that_changes_at_each_turn_stays_in_chunks"
 
 ADDED = "tests/nvidia/test_device.py::test_memory_that_is_added_is_mapped_while_kernels_run"
+ASKED = "tests/nvidia/test_fleet.py::test_calls_that_the_driver_answers"
+REFUSED = "tests/nvidia/test_fleet.py::test_calls_that_other_devices_refuse"
 
 TABLE: Table = {
+    "proxy/hal/nvidia/tensor_map.c": {
+        f"{ASKED}[tensor_maps]": {
+            "tensor-at-another-address": (
+                "(void *)(uintptr_t)m->addr;",
+                "(void *)(uintptr_t)(m->addr + 64);",
+            ),
+            "tensor-map-not-returned": ("memcpy(out, &map, RF_TENSOR_MAP_BYTES);", ""),
+        },
+    },
+    "interpose/client/api/tensor_maps.c": {
+        f"{ASKED}[tensor_maps]": {
+            "tensor-map-of-the-program-kept": (
+                "\t\tmemcpy(map, reply.map, sizeof *map);\n",
+                "\t\t;\n",
+            ),
+            "tensor-without-its-sizes": ("memcpy(m->dim, dim, rank * sizeof *dim);", ""),
+        },
+        f"{REFUSED}[tensor_maps-tensor maps (cuTensorMapEncodeTiled) are not supported by"
+        " rankfold on]": {
+            "tensor-map-refused-silently": ("if (error == NOT_SUPPORTED)", "if (0)"),
+        },
+    },
+    "interpose/client/issue/clusters.c": {
+        f"{ASKED}[clusters]": {
+            "clusters-that-do-not-divide-the-grid": ("if (!side || grid[i] % side)", "if (!side)"),
+            "large-clusters-without-leave": (
+                "!error && blocks > PORTABLE_MAX && !f->large_clusters",
+                "0",
+            ),
+            "leave-not-passed-on": ("m->large = f->large_clusters;", ""),
+        },
+    },
+    "interpose/client/issue/launch.c": {
+        f"{ASKED}[clusters]": {"clusters-not-sent": (".cluster = l->cluster};", "};")},
+    },
     "proxy/hal/nvidia/blocks.c": {
         PARTED: {
             "content-of-a-divided-block-stays-there": (
@@ -82,6 +119,9 @@ TABLE: Table = {
         },
     },
     "proxy/hal/nvidia/issue.c": {
+        f"{ASKED}[clusters]": {
+            "clusters-not-launched": ("\tif (cluster)\n", "\tif (0)\n"),
+        },
         UNDER_WAY: {
             "content-moves-beneath-copies": (
                 "idle &= nvidia_completed(s) == s->issued && !s->row && !s->column;",

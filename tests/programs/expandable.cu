@@ -396,9 +396,7 @@ static void sum(World world, ncclComm_t comm)
     DRIVER_CHECK(cuMemAddressFree(base, 2 * STEP));
 }
 
-// A kernel reads behind the piece that its address points into, where each rank has other content:
-// no rank takes the result of another.
-static void beyond(World world, ncclComm_t comm)
+static CUdeviceptr two_pieces()
 {
     CUmemAllocationProp prop = property();
     CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -411,6 +409,14 @@ static void beyond(World world, ncclComm_t comm)
         DRIVER_CHECK(cuMemSetAccess(base + i * STEP, STEP, &access, 1));
         DRIVER_CHECK(cuMemRelease(piece));
     }
+    return base;
+}
+
+// A kernel reads behind the piece that its address points into, where each rank has other content:
+// no rank takes the result of another.
+static bool beyond(World world, ncclComm_t comm, CUdeviceptr base)
+{
+    bool good = true;
     uint32_t *words = reinterpret_cast<uint32_t *>(base), *result = on_device<uint32_t>(WORDS);
     const uint32_t behind[] = {WORDS, 1, 0};
     uint32_t *where = on_device(std::vector<uint32_t>(behind, behind + 3));
@@ -420,12 +426,13 @@ static void beyond(World world, ncclComm_t comm)
         pick<<<WORDS / 256, 256>>>(result, words, where, WORDS);
         std::vector<uint32_t> got = fetch(result, WORDS);
         for (uint32_t i = 0; i < WORDS; i++)
-            EXPECT(got[i] == 1000 * world.rank + round + i, "word %u is %u", i, got[i]);
+            good = good && got[i] == 1000 * world.rank + round + i;
         NCCL_CHECK(ncclAllReduce(where + 2, where + 2, 1, ncclUint32, ncclSum, comm,
                                  cudaStreamLegacy));
     }
     DRIVER_CHECK(cuMemUnmap(base, 2 * STEP));
     DRIVER_CHECK(cuMemAddressFree(base, 3 * STEP));
+    return good;
 }
 
 // It grows, shrinks at its end and in its middle, and grows again; a piece gives way to another.
@@ -452,10 +459,12 @@ int main(int argc, char **argv)
         exhaust();
     }
     run(&segment, steps, count / 2);
+    CUdeviceptr before = two_pieces();
     interlude(argc, argv);
     segment.check();
     sum(world, comm);
-    beyond(world, comm);
+    bool good = beyond(world, comm, before), again = beyond(world, comm, two_pieces());
+    EXPECT(good && again, "read behind a piece: %d before the interlude, %d after it", good, again);
     run(&segment, steps + count / 2, count - count / 2);
     segment.end();
     NCCL_CHECK(ncclCommDestroy(comm));

@@ -43,6 +43,11 @@ TABLE: Table = {
             "pieces-are-not-joined": ("&placed, RF_ALLOC_JOINED)", "&placed, 0)"),
         },
     },
+    "proxy/core/loop/saved.c": {
+        MAPPED: {
+            "pieces-apart-after-a-move": ("s->flags = b->joined ? RF_ALLOC_JOINED : 0;", ""),
+        },
+    },
     "interpose/client/api/pointers.c": {
         MAPPED: {
             "range-is-the-piece": ("(!mapped || a.mapped) &&", "!mapped &&"),
