@@ -122,10 +122,12 @@ class Meetings:
         """The worker that comes last calls `act` with the values of all. If the result depends on
         one worker, `source`, that one does when it comes. Returns at once."""
         meeting = self._open.setdefault(key, _Meeting())
-        meeting.values[rank] = value
+        if not meeting.acted:
+            meeting.values[rank] = value
         if rank == source if source is not None else len(meeting.values) == self._count:
             meeting.result = act(meeting.values)
             meeting.acted = True
+            meeting.values = {}  # they may be large, and some worker may come late
             self._turns.wake(meeting.waiting)
 
         return Brought(self, meeting, rank, key)

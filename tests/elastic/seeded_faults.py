@@ -20,6 +20,7 @@ GENERATED = (
 THREADS = "tests/elastic/test_requests.py::test_the_number_of_threads_stays_on_any_number_of_cores"
 REFUSALS = "tests/elastic/test_refusals.py::test_a_script_is_refused_with_rank_and_reason"
 ONCE = f"{FEATURES}::test_a_worker_has_what_a_process_has_once[--processes=1]"
+WRAPPED = f"{FEATURES}::test_workers_have_one_copy_of_the_parameters_once_they_are_wrapped"
 COPIES = f"{FEATURES}::test_waiting_workers_have_one_copy_of_their_gradients"
 KILL = f"{FEATURES}::test_a_killed_process_costs_at_most_the_interval"
 
@@ -158,6 +159,11 @@ TABLE: Table = {
             "adds-twice": ("values[2 if first else 0 :]", "values[1 if first else 0 :]"),
         },
     },
+    "elastic/turns.py": {
+        WRAPPED: {
+            "values-stay-after-a-meeting": ("            meeting.values = {}", "            pass"),
+        },
+    },
     "elastic/buckets.py": {
         COPIES: {
             "gradients-stay-while-a-worker-waits": (
@@ -175,7 +181,7 @@ TABLE: Table = {
         },
     },
     "elastic/worker.py": {
-        f"{FEATURES}::test_workers_have_one_copy_of_the_parameters_once_they_are_wrapped": {
+        WRAPPED: {
             "broadcast-copies-stay": ("            self.group.forget()\n", "            pass\n"),
         },
         f"{REFUSALS}[data_set-rank 0 has set p.data of a parameter since elastic.wrap]": {
