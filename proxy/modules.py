@@ -8,6 +8,7 @@ All calls may come from several threads.
 from __future__ import annotations
 
 import importlib
+import logging
 import threading
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -97,7 +98,9 @@ class ModuleStore:
             info = self._loader.module(image, kind, cc)
             self.images.take(info.hash, image, kind, job)
         except ModuleError as error:
-            log.error("module refused: %s", error)
+            # A client asks every device for NVIDIA's libraries.
+            level = logging.INFO if kind == IMAGE_LIBRARY else logging.ERROR
+            log.log(level, "module refused: %s", error)
             return None, error.code, error.message
         return self._keep(info, image), 0, ""
 

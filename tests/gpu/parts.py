@@ -354,18 +354,39 @@ def pytorch() -> None:
     """PyTorch as the machine has it (examples/torch): one rank, with and without rankfold; and two
     and four ranks folded on one GPU, to the bit as on a device each."""
     script = ROOT / "examples/torch/train_gpt.py"
-    train = (_python_with_torch(), script, "--steps", "10", "--workers", "0", "--batch", "16")
+    train = (
+        _python_with(SEES_TORCH, "a PyTorch"),
+        script,
+        "--steps",
+        "10",
+        "--workers",
+        "0",
+        "--batch",
+        "16",
+    )
     alone = plain(*train, MASTER_ADDR="127.0.0.1", MASTER_PORT="29531").splitlines()
     one = on_gpu(1, 1, *train, memory="2GiB")
+    _compare(alone, one)
+    for world in (2, 4):
+        folded, apart = (on_gpu(world, gpus, *train, memory="2GiB") for gpus in (1, world))
+        same(folded, apart, f"the losses of {world} ranks on one GPU and on {world} devices")
+
+
+def framework(name: str) -> None:
+    """A framework's training steps (frameworks.py), with and without rankfold."""
+    sees, what = FRAMEWORKS[name]
+    train = (_python_with(sees, what), ROOT / "tests/gpu/frameworks.py", name)
+    _compare(plain(*train).splitlines(), on_gpu(1, 1, *train, memory="8GiB"))
+
+
+def _compare(alone: list[str], one: list[str]) -> None:
+    """Losses on plain CUDA, and of one rank. They may differ a little where the algorithms do."""
     print("plain CUDA:", *alone[-1:], "\nrankfold:  ", *one[-1:])
     equal = len(set(alone) & set(one))
     print(f"one rank: {equal} of {len(alone)} losses have the bits of plain CUDA")
     pairs = zip(map(_loss, sorted(alone)), map(_loss, one), strict=True)
     if far := [pair for pair in pairs if abs(pair[0] - pair[1]) > 0.02 * abs(pair[0])]:
         raise SystemExit(f"one rank: losses on plain CUDA and under rankfold: {far[:3]}")
-    for world in (2, 4):
-        folded, apart = (on_gpu(world, gpus, *train, memory="2GiB") for gpus in (1, world))
-        same(folded, apart, f"the losses of {world} ranks on one GPU and on {world} devices")
 
 
 def _loss(line: str) -> float:
@@ -376,14 +397,22 @@ def _loss(line: str) -> float:
     return float(found[1])
 
 
-def _python_with_torch() -> str:
-    """An interpreter of this machine whose PyTorch sees the GPU. Raises Skip."""
+SEES_TORCH = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+FRAMEWORKS = {
+    "torch": (SEES_TORCH, "a PyTorch"),
+    "compiled": (SEES_TORCH + "\nimport triton", "a PyTorch"),
+    "cupy": ("import cupy; cupy.zeros(1)", "a CuPy"),
+    "jax": ("import jax; assert jax.devices()[0].platform == 'gpu'", "a JAX"),
+}
+
+
+def _python_with(sees: str, what: str) -> str:
+    """An interpreter of this machine for which the program `sees` succeeds. Raises Skip."""
     tried = ["python3", *(f"/usr/{folder}/python3" for folder in ("local/bin", "bin"))]
     for python in dict.fromkeys(filter(None, map(shutil.which, tried))):
-        seen = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-        if subprocess.run([python, "-c", seen], capture_output=True).returncode == 0:
+        if subprocess.run([python, "-c", sees], capture_output=True).returncode == 0:
             return python
-    raise Skip("no Python here has a PyTorch that sees the GPU")
+    raise Skip(f"no Python here has {what} that sees the GPU")
 
 
 def recovery() -> None:
@@ -470,6 +499,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
     "gpt": (gpt, 120.0),
     "pytorch": (pytorch, 150.0),
+    **{f"framework {name}": (functools.partial(framework, name), 100.0) for name in FRAMEWORKS},
     "recovery": (recovery, 120.0),
     "answers": (answers, 60.0),
     "launches": (launches, 120.0),
