@@ -454,7 +454,7 @@ def test_a_full_store_is_reported_and_the_upload_continues_when_there_is_space(
 
 def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
     job = Job(state.folder)
-    does(UPLOAD, job.saved(size=2100 * PAGE))  # of two ranks: more than the disk has
+    does(UPLOAD, job.saved(size=3200 * PAGE))  # of two ranks: more than the disk has
     with disks.small_disk(state) as work_folder:
         folder = Job(work_folder, job.url).place(incarnation=2)
         full = does(FETCH, folder)

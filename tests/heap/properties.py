@@ -395,6 +395,8 @@ def reserved_addresses_are_kept_and_mapped_memory_counts(loaded: Loaded, how: se
     @example(steps=[("reserve", 0, 0, 1), ("map", 0, 0, 1), ("unmap", 0, 0, 1), (1, 0, 0)], seed=0)
     @example(steps=[("reserve", 0, 0, 1), ("reserve", 0, 0, 1), ("map", 0, 3, 3)], seed=0)
     @example(steps=[("reserve", 0, 0, 1), *[("map", 0, 0, 1), ("unmap", 0, 0, 1)] * 70], seed=0)
+    @example(steps=[("reserve", 0, 0, 1), ("map", 0, 0, 1), ("map", 0, 0, 1)], seed=0)
+    @example(steps=[("reserve", 0, 0, 1), ("map", 0, 0, 2), ("map", 0, 1, 2)], seed=0)
     @example(steps=[*ROUND * 80], seed=0)
     @example(steps=[*ROUND[:2], ("unreserve", 0, 0, 1)], seed=0)
     @example(steps=[*ROUND[:1] * 2, *[("map", 0, 0, 1), ("unmap", 0, 0, 1)] * 66], seed=0)

@@ -19,11 +19,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def small_disk(state: State) -> Iterator[Path]:
-    """A disk of 16 MiB. Processes that use it must end before the context does."""
+    """A disk of 24 MiB. Processes that use it must end before the context does."""
     privileges.need_namespaces()
     place = state.folder / "disk"
     place.mkdir()
-    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=16m,mode=700") != 0:
+    if _libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, b"size=24m,mode=700") != 0:
         raise OSError(ctypes.get_errno(), "mount")
     yield place
     state.watch.settle()
