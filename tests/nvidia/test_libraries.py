@@ -4,6 +4,9 @@ rank sends makes the proxy read or write memory of its own."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +279,20 @@ def test_libraries_are_nvidias_and_named(fake: Fake, monkeypatch: pytest.MonkeyP
     for name in ("cuda", "c", "../../lib/libc", "cublas\0x"):
         with pytest.raises(ModuleError, match="rankfold calls no functions of a library"):
             of_library(name)
+
+
+def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    """In a process of its own: a library is loaded once."""
+    (tmp_path / "libcusolver.so.12").write_bytes(b"no library")
+    program = """
+from nvidia.test_libraries import of_library
+of_library("cusolver")
+"""
+    env = {**os.environ, "RANKFOLD_LIBRARIES": f"/nowhere:{tmp_path}", "PYTHONPATH": "tests"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "cannot load NVIDIA's libcusolver.so.12, which RANKFOLD_LIBRARIES names" in done.stderr
+    assert f"{tmp_path}/libcusolver.so.12: " in done.stderr
 
 
 def test_a_program_without_the_library_gets_its_error_and_what_to_do(

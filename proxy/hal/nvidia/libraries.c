@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nvidia_hal.h"
 
@@ -27,8 +28,9 @@ static struct {
 } loaded[16];
 static uint32_t loaded_count;
 
-/* In each of the folders, then where the system looks. */
-static void *open_in(const char *folders, const char *soname)
+/* In each of the folders, then where the system looks. If a file is there and cannot be loaded, for
+ * example because a library that it needs is missing, `why` says so. */
+static void *open_in(const char *folders, const char *soname, char *why, uint32_t why_bytes)
 {
 	char path[4096];
 	void *handle = NULL;
@@ -37,12 +39,15 @@ static void *open_in(const char *folders, const char *soname)
 		end = strchrnul(folders, ':');
 		snprintf(path, sizeof path, "%.*s/%s", (int)(end - folders), folders, soname);
 		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+		if (!handle && !why[0] && !access(path, F_OK))
+			snprintf(why, why_bytes, "%s", dlerror());
 	}
 	return handle ? handle : dlopen(soname, RTLD_NOW | RTLD_LOCAL);
 }
 
 static void *load(const char *name, char *text, uint32_t text_bytes)
 {
+	char why[CUDA_TEXT_BYTES] = "";
 	const char *newest = NULL;
 	void *handle = NULL;
 
@@ -50,7 +55,7 @@ static void *load(const char *name, char *text, uint32_t text_bytes)
 		if (strcmp(sonames[i].library, name) != 0)
 			continue;
 		newest = newest ? newest : sonames[i].soname;
-		handle = open_in(getenv("RANKFOLD_LIBRARIES"), sonames[i].soname);
+		handle = open_in(getenv("RANKFOLD_LIBRARIES"), sonames[i].soname, why, sizeof why);
 	}
 	if (handle && !dlsym(handle, "pncclAllReduce"))
 		return handle;
@@ -60,6 +65,11 @@ static void *load(const char *name, char *text, uint32_t text_bytes)
 			"%s is rankfold's client library: start the proxy without it in LD_PRELOAD "
 			"or LD_LIBRARY_PATH",
 			newest);
+	else if (why[0])
+		snprintf(
+			text, text_bytes,
+			"the device's proxy cannot load NVIDIA's %s, which RANKFOLD_LIBRARIES names: %s",
+			newest, why);
 	else
 		snprintf(text, text_bytes,
 			 "the device's proxy does not find NVIDIA's %s: install it where the proxy "
