@@ -34,7 +34,21 @@ LOADED = "tests/proxy/test_waiting_for_code.py"
 
 WORKSPACE = "tests/proxy/test_contents.py::test_a_product_reads_and_writes_its_workspace[True]"
 
+DESCRIBED = "tests/proxy/test_gemm.py::test_a_call_of_another_product_than_is_described_is_refused"
+
 TABLE: Table = {
+    "proxy/core/loop/handle_stream.c": {
+        DESCRIBED: {
+            "lists-that-are-not-described": (
+                "listed != !!(g->flags & RF_GEMM_POINTERS) ||",
+                "(listed && !g->m) ||",
+            ),
+            "any-leading-dimension": (
+                "if (!stored_as(all[i], how->ld[i], turned))",
+                "if (turned > 1)",
+            ),
+        },
+    },
     "proxy/core/loop/api.c": {
         (LOADED, "-k", "fails_its_rank"): {
             "rank-continues-without-code": ("if (a->error == CU_UNKNOWN)", "if (0)"),

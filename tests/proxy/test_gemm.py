@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from support.formats import R_64F
 from support.ring_client import (
     ASYNC_ERROR,
     CHUNK,
+    CONTRACT,
     DEV_BASE,
     DEVICE_SYNC,
     GEMM,
@@ -25,6 +27,8 @@ from support.ring_client import (
     until,
 )
 
+GEMM_CALL = CONTRACT.opcodes["GEMM_CALL"].number
+LT, CUBLAS, LISTED = 1, 2, 4  # enum rf_gemm_api
 SIDE = 16
 ONE, TWO = (Matrix(DEV_BASE + i * CHUNK, 1, SIDE) for i in range(2))
 SQUARE = Gemm(SIDE, SIDE, SIDE, ONE, ONE, TWO, TWO)
@@ -89,6 +93,41 @@ def test_a_product_of_no_known_form_is_answered(client: RingClient, call: Gemm) 
         client.alloc(DEV_BASE, 2 * CHUNK)
         assert client.call(GEMM, call.record()) == 1
         assert client.call(DEVICE_SYNC) == 0
+        leave(d)
+
+
+def how(api: int, ops: tuple[int, int] = (0, 0), by_rows: int = 0, ld: int = SIDE) -> bytes:
+    """struct rf_gemm_how."""
+    numbers = (0, 0, *[ld] * 4, api, *ops, by_rows, -1, 0, 0, *[0] * 6, 0)
+    return struct.pack("<6Q4B3i6IQ", *numbers)
+
+
+@pytest.mark.parametrize(
+    ("call", "said", "error"),
+    [
+        (SQUARE, how(CUBLAS), 0),
+        (SQUARE, how(LT), 0),
+        (SQUARE, how(0), 1),
+        (SQUARE, how(8), 1),
+        (SQUARE, how(CUBLAS, ops=(3, 0)), 1),
+        (SQUARE, how(LISTED), 1),
+        (SQUARE, how(CUBLAS, ld=SIDE + 1), 1),
+        (SQUARE, how(CUBLAS, ops=(1, 0)), 1),
+        (SQUARE, how(CUBLAS, by_rows=4), 1),
+        (replace(SQUARE, d=replace(SQUARE.c, address=SQUARE.c.address + 256)), how(CUBLAS), 1),
+        (replace(SQUARE, d=replace(SQUARE.c, batch=SIDE), count=2), how(CUBLAS), 1),
+        (SQUARE, how(LT, by_rows=1), 1),
+    ],
+)
+def test_a_call_of_another_product_than_is_described_is_refused(
+    client: RingClient, call: Gemm, said: bytes, error: int
+) -> None:
+    """A device makes the call; what it reads and writes is known from the product."""
+    with device() as d:
+        attach(d, client)
+        client.alloc(DEV_BASE, 2 * CHUNK)
+        client.post(GEMM_CALL, call.record() + said)
+        assert client.call(DEVICE_SYNC) == error
         leave(d)
 
 

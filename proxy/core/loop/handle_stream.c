@@ -273,12 +273,36 @@ int on_gemm_aux(struct rank *r, const struct rf_gemm_aux *a, uint32_t extra)
 	return gemm(r, &call, AUX_FLAGS);
 }
 
+static bool stored_as(const struct rf_matrix *x, uint64_t ld, bool turned)
+{
+	return turned ? x->col == 1 && x->row == ld : x->row == 1 && x->col == ld;
+}
+
+/* The program's call and the description say the same: the core goes by the description, and the
+ * device makes the call. */
+static bool how_valid(const struct rf_gemm_call *call)
+{
+	const struct rf_gemm *g = &call->g;
+	const struct rf_gemm_how *how = &call->how;
+	const struct rf_matrix *all[] = {&g->a, &g->b, &g->c, &g->d};
+	bool listed = how->api == RF_GEMM_LISTED || how->api == RF_GEMM_LISTED_EX;
+
+	if (!how->api || how->api >= RF_GEMM_APIS || how->op[0] > 2 || how->op[1] > 2 ||
+	    listed != !!(g->flags & RF_GEMM_POINTERS) ||
+	    (how->api != RF_GEMM_LT && (how->by_rows || memcmp(&g->c, &g->d, sizeof g->c) != 0)))
+		return false;
+	for (uint32_t i = 0; i < 4; i++) {
+		bool turned = (i < 2 && how->op[i]) != (how->by_rows >> i & 1);
+		if (!stored_as(all[i], how->ld[i], turned))
+			return false;
+	}
+	return true;
+}
+
 int on_gemm_call(struct rank *r, const struct rf_gemm_call *call, uint32_t extra)
 {
-	const struct rf_gemm_how *how = &call->how;
-
 	(void)extra;
-	if (!how->api || how->api >= RF_GEMM_APIS || how->op[0] > 2 || how->op[1] > 2)
+	if (!how_valid(call))
 		return CU_INVALID_VALUE;
 	return gemm(r, call, AUX_FLAGS);
 }
