@@ -48,7 +48,7 @@ def gpu(fake: Fake) -> Iterator[Device]:
 
 
 def puts(space: Space, kernels: Kernels, count: int, at: int, stream: Any = None) -> int:
-    """The number of the last of so many kernels, each of which writes its number."""
+    """Submit `count` kernels; each writes its number. Returns the number of the last work."""
     number = 0
     for each in range(count):
         work, params = space.kernel_work(kernels("put"), 1, 1, at, each)
