@@ -61,19 +61,6 @@ EXPORT uint64_t fake_called(char *name, int bytes)
 	return called.workspace;
 }
 
-#define BEGIN(name)                                                                                \
-	do {                                                                                       \
-		CUresult entered_ = fake_enter(#name, true);                                       \
-		if (entered_)                                                                      \
-			return (cublasStatus_t)entered_;                                           \
-	} while (0)
-
-static cublasStatus_t end(cublasStatus_t status)
-{
-	pthread_mutex_unlock(&fake_lock);
-	return status;
-}
-
 EXPORT const char *cublasLtGetStatusName(cublasStatus_t status)
 {
 	return status == CUBLAS_STATUS_NOT_SUPPORTED   ? "CUBLAS_STATUS_NOT_SUPPORTED"
@@ -85,7 +72,7 @@ EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
 	BEGIN(cublasLtCreate);
 	*out = calloc(1, sizeof **out);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -95,7 +82,7 @@ EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 		fake_fault("cublasLtDestroy: %d descriptors are left", described);
 	described = 0;
 	free(handle);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 /* ---- descriptors ---- */
@@ -104,7 +91,7 @@ static cublasStatus_t forget(void *object)
 {
 	described--;
 	free(object);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 struct attribute {
@@ -120,10 +107,10 @@ static cublasStatus_t set(const char *call, void *object, const struct attribute
 	for (size_t i = 0; i < count; i++)
 		if (all[i].number == number && all[i].bytes == bytes) {
 			memcpy((char *)object + all[i].offset, value, bytes);
-			return end(CUBLAS_STATUS_SUCCESS);
+			return fake_end(CUBLAS_STATUS_SUCCESS);
 		}
 	fake_fault("%s: attribute %d with %zu bytes", call, number, bytes);
-	return end(CUBLAS_STATUS_INVALID_VALUE);
+	return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 }
 
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
@@ -136,7 +123,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
 						  .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
 						  .bias_type = -1};
 	described++;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
@@ -177,7 +164,7 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cu
 	**out = (struct cublasLtMatrixLayoutOpaque){
 		.type = type, .count = 1, .rows = rows, .columns = columns, .ld = ld};
 	described++;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
@@ -210,7 +197,7 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t 
 	for (int i = 0; i < 4; i++)
 		(*out)->aligned[i] = 256;
 	described++;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
@@ -521,7 +508,7 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 		memcpy(&results->algo.data[1], preference->aligned, sizeof preference->aligned);
 		results->algo.data[3] = results->workspaceSize = preference->workspace;
 	}
-	return end(status);
+	return fake_end(status);
 }
 
 bool fake_shown(uint64_t at, uint64_t bytes)
@@ -600,7 +587,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 	if (!handle || (algo && algo->data[0] != print))
 		fake_fault("cublasLtMatmul: an algorithm of another product");
 	if (algo && workspace_bytes < algo->data[3])
-		return end(CUBLAS_STATUS_INVALID_VALUE);
+		return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 	if (workspace_bytes && !fake_shown((uintptr_t)workspace, workspace_bytes))
 		fake_fault("cublasLtMatmul: a workspace of %zu bytes at %p", workspace_bytes,
 			   workspace);
@@ -623,18 +610,18 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 		if (!there(&p, i, aligned[i])) {
 			fake_fault("cublasLtMatmul: matrix %d at %#llx", i,
 				   (unsigned long long)p.at[i]);
-			return end(CUBLAS_STATUS_INVALID_VALUE);
+			return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 		}
 	if (p.desc.epilogue & WITH_AUX && !aux_there(&p)) {
 		fake_fault("cublasLtMatmul: an auxiliary matrix at %#llx",
 			   (unsigned long long)p.desc.aux);
-		return end(CUBLAS_STATUS_INVALID_VALUE);
+		return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 	}
 	if ((p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS || summed(&p)) && !bias_there(&p)) {
 		fake_fault("cublasLtMatmul: a bias at %#llx", (unsigned long long)p.desc.bias);
-		return end(CUBLAS_STATUS_INVALID_VALUE);
+		return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 	}
 	computed = p.desc.compute;
 	fake_push_kernel(stream, multiply, &p, sizeof p);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }

@@ -26,25 +26,12 @@ struct product { /* of one call, by value */
 };
 enum { A, B, C };
 
-#define BEGIN(name)                                                                                \
-	do {                                                                                       \
-		CUresult entered_ = fake_enter(#name, true);                                       \
-		if (entered_)                                                                      \
-			return (cublasStatus_t)entered_;                                           \
-	} while (0)
-
-static cublasStatus_t end(cublasStatus_t status)
-{
-	pthread_mutex_unlock(&fake_lock);
-	return status;
-}
-
 static cublasStatus_t set(handle_t handle, int *to, int value)
 {
 	if (handle != own)
-		return end(CUBLAS_STATUS_NOT_INITIALIZED);
+		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
 	*to = value;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasCreate_v2(handle_t *out)
@@ -53,38 +40,38 @@ EXPORT cublasStatus_t cublasCreate_v2(handle_t *out)
 	if (own)
 		fake_fault("cublasCreate: a second handle");
 	*out = own = calloc(1, sizeof *own);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasDestroy_v2(handle_t handle)
 {
 	BEGIN(cublasDestroy_v2);
 	if (handle != own)
-		return end(CUBLAS_STATUS_NOT_INITIALIZED);
+		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
 	free(own);
 	own = NULL;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasSetStream_v2(handle_t handle, CUstream stream)
 {
 	BEGIN(cublasSetStream_v2);
 	if (handle != own)
-		return end(CUBLAS_STATUS_NOT_INITIALIZED);
+		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
 	own->stream = stream;
 	own->streamed = true;
 	own->workspace = own->workspace_bytes = 0;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasSetWorkspace_v2(handle_t handle, void *workspace, size_t bytes)
 {
 	BEGIN(cublasSetWorkspace_v2);
 	if (handle != own || (uintptr_t)workspace % 256)
-		return end(CUBLAS_STATUS_INVALID_VALUE);
+		return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 	own->workspace = (uintptr_t)workspace;
 	own->workspace_bytes = bytes;
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 EXPORT cublasStatus_t cublasSetMathMode(handle_t handle, int mode)
@@ -189,14 +176,14 @@ static cublasStatus_t run(const char *name, handle_t handle, struct product *p, 
 {
 	if (!handle || handle != own || !own->streamed) {
 		fake_fault("%s: a handle of another, or without a stream", name);
-		return end(CUBLAS_STATUS_NOT_INITIALIZED);
+		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
 	}
 	own->streamed = false;
 	take_scalars(p, alpha, beta);
 	for (int i = A; i <= C; i++)
 		if (p->k && !there(p, i)) {
 			fake_fault("%s: matrix %d", name, i);
-			return end(CUBLAS_STATUS_INVALID_VALUE);
+			return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 		}
 	if (own->workspace_bytes && !fake_shown(own->workspace, own->workspace_bytes))
 		fake_fault("%s: a workspace that is not the stream's or the rank's", name);
@@ -204,7 +191,7 @@ static cublasStatus_t run(const char *name, handle_t handle, struct product *p, 
 		*(volatile uint8_t *)own->workspace; /* it can be read */
 	fake_called_with((struct fake_called){name, own->workspace_bytes});
 	fake_push_kernel(own->stream, multiply, p, sizeof *p);
-	return end(CUBLAS_STATUS_SUCCESS);
+	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 
 #define SIZES int opa, int opb, int m, int n, int k
@@ -260,7 +247,7 @@ EXPORT cublasStatus_t cublasGemmEx(handle_t h, SIZES, const void *alpha, const v
 
 	BEGIN(cublasGemmEx);
 	if (ta != tb || algorithm < -1)
-		return end(CUBLAS_STATUS_NOT_SUPPORTED);
+		return fake_end(CUBLAS_STATUS_NOT_SUPPORTED);
 	return run("cublasGemmEx", h, &p, alpha, beta);
 }
 
@@ -276,7 +263,7 @@ EXPORT cublasStatus_t cublasGemmStridedBatchedEx(handle_t h, SIZES, const void *
 	BEGIN(cublasGemmStridedBatchedEx);
 	p.count = count;
 	if (ta != tb || algorithm < -1)
-		return end(CUBLAS_STATUS_NOT_SUPPORTED);
+		return fake_end(CUBLAS_STATUS_NOT_SUPPORTED);
 	return run("cublasGemmStridedBatchedEx", h, &p, alpha, beta);
 }
 
@@ -290,6 +277,6 @@ EXPORT cublasStatus_t cublasGemmBatchedEx(handle_t h, SIZES, const void *alpha, 
 	BEGIN(cublasGemmBatchedEx);
 	p.count = count;
 	if (ta != tb || algorithm < -1)
-		return end(CUBLAS_STATUS_NOT_SUPPORTED);
+		return fake_end(CUBLAS_STATUS_NOT_SUPPORTED);
 	return run("cublasGemmBatchedEx", h, &p, alpha, beta);
 }

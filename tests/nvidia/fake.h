@@ -53,6 +53,18 @@ static inline CUresult fake_leave(CUresult error)
 		if (entered_)                                                                      \
 			return entered_;                                                           \
 	} while (0)
+/* The same for libraries, whose calls give a status of their own. */
+#define BEGIN(name)                                                                                \
+	do {                                                                                       \
+		CUresult entered_ = fake_enter(#name, true);                                       \
+		if (entered_)                                                                      \
+			return (int)entered_;                                                      \
+	} while (0)
+static inline int fake_end(int status)
+{
+	pthread_mutex_unlock(&fake_lock);
+	return status;
+}
 
 /* Under fake_lock. Is all of it mapped with access, or pinned? */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes);

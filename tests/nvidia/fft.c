@@ -32,19 +32,6 @@ struct transform { /* by value: what runs may outlive the plan */
 	int direction;
 };
 
-#define BEGIN(name)                                                                                \
-	do {                                                                                       \
-		CUresult entered_ = fake_enter(#name, true);                                       \
-		if (entered_)                                                                      \
-			return (int)entered_;                                                      \
-	} while (0)
-
-static int end(int status)
-{
-	pthread_mutex_unlock(&fake_lock);
-	return status;
-}
-
 static struct plan *plan_of(int number)
 {
 	if (number > 0 && number < PLANS && plans[number].live)
@@ -192,9 +179,9 @@ EXPORT int cufftCreate(int *out)
 	for (*out = 1; *out < PLANS && plans[*out].live; ++*out)
 		;
 	if (*out == PLANS)
-		return end(INVALID_PLAN);
+		return fake_end(INVALID_PLAN);
 	plans[*out] = (struct plan){.live = true};
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cufftDestroy(int number)
@@ -205,7 +192,7 @@ EXPORT int cufftDestroy(int number)
 	p = plan_of(number);
 	if (p)
 		p->live = false;
-	return end(p ? SUCCESS : INVALID_PLAN);
+	return fake_end(p ? SUCCESS : INVALID_PLAN);
 }
 
 EXPORT int cufftSetAutoAllocation(int number, int automatic)
@@ -213,7 +200,7 @@ EXPORT int cufftSetAutoAllocation(int number, int automatic)
 	BEGIN(cufftSetAutoAllocation);
 	if (automatic)
 		fake_fault("cufftSetAutoAllocation: memory that is no rank's");
-	return end(plan_of(number) ? SUCCESS : INVALID_PLAN);
+	return fake_end(plan_of(number) ? SUCCESS : INVALID_PLAN);
 }
 
 EXPORT int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in_embed,
@@ -226,9 +213,9 @@ EXPORT int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in
 	BEGIN(cufftXtMakePlanMany);
 	p = plan_of(number);
 	if (!p || p->made || rank < 1 || rank > 3 || batch < 1)
-		return end(INVALID_PLAN);
+		return fake_end(INVALID_PLAN);
 	if (execution != C_32F && execution != C_64F)
-		return end(INVALID_TYPE); /* halves, which this fake does not know */
+		return fake_end(INVALID_TYPE); /* halves, which this fake does not know */
 	p->made = true;
 	p->rank = rank;
 	p->batch = batch;
@@ -236,7 +223,7 @@ EXPORT int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in
 	p->out_type = out_type;
 	for (int d = 0; d < rank; d++) {
 		if (n[d] < 1)
-			return end(INVALID_VALUE);
+			return fake_end(INVALID_VALUE);
 		p->n[d] = n[d];
 		if (in_embed && out_embed) {
 			p->in_embed[d] = in_embed[d];
@@ -250,7 +237,7 @@ EXPORT int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in
 		p->out_distance = out_distance;
 	}
 	*bytes = AREA;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cufftSetStream(int number, CUstream stream)
@@ -260,10 +247,10 @@ EXPORT int cufftSetStream(int number, CUstream stream)
 	BEGIN(cufftSetStream);
 	p = plan_of(number);
 	if (!p)
-		return end(INVALID_PLAN);
+		return fake_end(INVALID_PLAN);
 	p->stream = stream;
 	p->streamed = true;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cufftSetWorkArea(int number, void *area)
@@ -273,9 +260,9 @@ EXPORT int cufftSetWorkArea(int number, void *area)
 	BEGIN(cufftSetWorkArea);
 	p = plan_of(number);
 	if (!p)
-		return end(INVALID_PLAN);
+		return fake_end(INVALID_PLAN);
 	p->area = (uint64_t)area;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 static bool shown(uint64_t at, uint64_t bytes)
@@ -300,18 +287,18 @@ EXPORT int cufftXtExec(int number, void *in, void *out, int direction)
 	BEGIN(cufftXtExec);
 	p = plan_of(number);
 	if (!p || !p->made || (direction != 1 && direction != -1))
-		return end(INVALID_PLAN);
+		return fake_end(INVALID_PLAN);
 	if (!p->streamed || !shown(p->area, AREA))
 		fake_fault("cufftXtExec: without a stream, or a work area at %#llx",
 			   (unsigned long long)p->area);
 	if (!side_shown(p, false, t.in) || !side_shown(p, true, t.out)) {
 		fake_fault("cufftXtExec: from %#llx to %#llx", (unsigned long long)t.in,
 			   (unsigned long long)t.out);
-		return end(INVALID_VALUE);
+		return fake_end(INVALID_VALUE);
 	}
 	t.plan = *p;
 	p->streamed = false;
 	p->area = 0;
 	fake_push_kernel(t.plan.stream, transform, &t, sizeof t);
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }

@@ -24,19 +24,6 @@ static struct jacobi {
 	int sweeps, sort;
 } *jacobi;
 
-#define BEGIN(name)                                                                                \
-	do {                                                                                       \
-		CUresult entered_ = fake_enter(#name, true);                                       \
-		if (entered_)                                                                      \
-			return (int)entered_;                                                      \
-	} while (0)
-
-static int end(int status)
-{
-	pthread_mutex_unlock(&fake_lock);
-	return status;
-}
-
 static bool valid(const char *call, const struct solver *handle)
 {
 	if (handle && handle == solver && handle->streamed)
@@ -220,7 +207,7 @@ EXPORT int cusolverDnCreate(void **out)
 	if (solver)
 		fake_fault("cusolverDnCreate: a second handle");
 	*out = solver = calloc(1, sizeof *solver);
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnDestroy(void *handle)
@@ -230,24 +217,24 @@ EXPORT int cusolverDnDestroy(void *handle)
 		fake_fault("cusolverDnDestroy: another handle, or descriptors are left");
 	free(solver);
 	solver = NULL;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnSetStream(void *handle, CUstream stream)
 {
 	BEGIN(cusolverDnSetStream);
 	if (handle != solver)
-		return end(NO_HANDLE);
+		return fake_end(NO_HANDLE);
 	solver->stream = stream;
 	solver->streamed = true;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnCreateParams(void **out)
 {
 	BEGIN(cusolverDnCreateParams);
 	*out = params = calloc(1, 1);
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnDestroyParams(void *given)
@@ -257,7 +244,7 @@ EXPORT int cusolverDnDestroyParams(void *given)
 		fake_fault("cusolverDnDestroyParams: of another");
 	free(params);
 	params = NULL;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnCreateSyevjInfo(void **out)
@@ -265,7 +252,7 @@ EXPORT int cusolverDnCreateSyevjInfo(void **out)
 	BEGIN(cusolverDnCreateSyevjInfo);
 	*out = jacobi = calloc(1, sizeof *jacobi);
 	jacobi->sweeps = SWEEPS;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnDestroySyevjInfo(void *info)
@@ -275,7 +262,7 @@ EXPORT int cusolverDnDestroySyevjInfo(void *info)
 		fake_fault("cusolverDnDestroySyevjInfo: of another");
 	free(jacobi);
 	jacobi = NULL;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnXsyevjSetTolerance(void *info, double tolerance)
@@ -283,22 +270,22 @@ EXPORT int cusolverDnXsyevjSetTolerance(void *info, double tolerance)
 	BEGIN(cusolverDnXsyevjSetTolerance);
 	if (info != jacobi || !(tolerance > 0 && tolerance < 1))
 		fake_fault("cusolverDnXsyevjSetTolerance: %g", tolerance);
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnXsyevjSetMaxSweeps(void *info, int sweeps)
 {
 	BEGIN(cusolverDnXsyevjSetMaxSweeps);
 	if (info != jacobi)
-		return end(INVALID);
+		return fake_end(INVALID);
 	jacobi->sweeps = sweeps;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 EXPORT int cusolverDnXsyevjSetSortEig(void *info, int sort)
 {
 	BEGIN(cusolverDnXsyevjSetSortEig);
-	return end(info == jacobi && (sort == 0 || sort == 1) ? SUCCESS : INVALID);
+	return fake_end(info == jacobi && (sort == 0 || sort == 1) ? SUCCESS : INVALID);
 }
 
 /* ---- the library: functions ---- */
@@ -310,23 +297,23 @@ static int run(const char *call, struct solver *handle, void (*kernel)(const uin
 	uint64_t bytes = ((uint64_t)(job->n - 1) * (uint64_t)job->ld + (uint64_t)job->n) * size;
 
 	if (!valid(call, handle))
-		return end(NO_HANDLE);
+		return fake_end(NO_HANDLE);
 	if (job->n < 1 || job->ld < job->n)
-		return end(INVALID);
+		return fake_end(INVALID);
 	if (!shown(call, (void *)job->a, bytes) || !shown(call, (void *)job->info, 4))
-		return end(INVALID);
+		return fake_end(INVALID);
 	fake_push_kernel(handle->stream, kernel, job, sizeof *job);
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 static int size(const char *call, struct solver *handle, int n, int *words)
 {
 	if (!valid(call, handle))
-		return end(NO_HANDLE);
+		return fake_end(NO_HANDLE);
 	if (n < 1)
-		return end(INVALID);
+		return fake_end(INVALID);
 	*words = n * 2;
-	return end(SUCCESS);
+	return fake_end(SUCCESS);
 }
 
 #define OF_TYPE(S, T, is_wide)                                                                     \
@@ -347,7 +334,7 @@ static int size(const char *call, struct solver *handle, int n, int *words)
 				.wide = is_wide};                                                  \
 		BEGIN(cusolverDnpotrf);                                                            \
 		if (uplo != 0 || words != 2 * n || !shown("potrf", work, (uint64_t)words))         \
-			return end(INVALID);                                                       \
+			return fake_end(INVALID);                                                  \
 		return run("potrf", h, factor_cholesky, &j);                                       \
 	}                                                                                          \
 	EXPORT int cusolverDn##S##getrf_bufferSize(void *h, int m, int n, T *a, int ld,            \
@@ -368,7 +355,8 @@ static int size(const char *call, struct solver *handle, int n, int *words)
 				.pivots = (uint64_t)pivots,                                        \
 				.wide = is_wide};                                                  \
 		BEGIN(cusolverDngetrf);                                                            \
-		return shown("getrf", work, 1) ? run("getrf", h, factor_lu, &j) : end(INVALID);    \
+		return shown("getrf", work, 1) ? run("getrf", h, factor_lu, &j)                    \
+					       : fake_end(INVALID);                                \
 	}                                                                                          \
 	EXPORT int cusolverDn##S##getrs(void *h, int op, int n, int columns, const T *a, int ld,   \
 					const int *pivots, T *b, int ldb, int *info)               \
@@ -384,7 +372,7 @@ static int size(const char *call, struct solver *handle, int n, int *words)
 				.wide = is_wide};                                                  \
 		BEGIN(cusolverDngetrs);                                                            \
 		if (op || !shown("getrs", b, (uint64_t)(columns * ldb) * sizeof *b))               \
-			return end(INVALID);                                                       \
+			return fake_end(INVALID);                                                  \
 		return run("getrs", h, solve_lu, &j);                                              \
 	}                                                                                          \
 	EXPORT int cusolverDn##S##syevj_bufferSize(void *h, int vectors, int uplo, int n,          \
@@ -393,7 +381,7 @@ static int size(const char *call, struct solver *handle, int n, int *words)
 	{                                                                                          \
 		BEGIN(cusolverDnsyevj_bufferSize);                                                 \
 		(void)vectors, (void)uplo, (void)a, (void)ld, (void)w;                             \
-		return info == jacobi ? size("syevj_bufferSize", h, n, words) : end(INVALID);      \
+		return info == jacobi ? size("syevj_bufferSize", h, n, words) : fake_end(INVALID); \
 	}                                                                                          \
 	EXPORT int cusolverDn##S##syevj(void *h, int vectors, int uplo, int n, T *a, int ld, T *w, \
 					T *work, int words, int *info, void *given)                \
@@ -407,7 +395,7 @@ static int size(const char *call, struct solver *handle, int n, int *words)
 		BEGIN(cusolverDnsyevj);                                                            \
 		if (vectors || uplo || given != jacobi || words != 2 * n ||                        \
 		    !shown("syevj", work, 1) || !shown("syevj", w, (uint64_t)n * sizeof *w))       \
-			return end(INVALID);                                                       \
+			return fake_end(INVALID);                                                  \
 		j.sweeps = jacobi->sweeps;                                                         \
 		return run("syevj", h, eigenvalues, &j);                                           \
 	}
@@ -423,7 +411,7 @@ EXPORT int cusolverDnXpotrf_bufferSize(void *h, void *given, int uplo, int64_t n
 	(void)uplo, (void)a, (void)ld, (void)type, (void)computed;
 	*device = 256;
 	*host = 64;
-	return given == params ? size("Xpotrf_bufferSize", h, (int)n, &words) : end(INVALID);
+	return given == params ? size("Xpotrf_bufferSize", h, (int)n, &words) : fake_end(INVALID);
 }
 
 EXPORT int cusolverDnXpotrf(void *h, void *given, int uplo, int64_t n, int type, void *a,
@@ -439,7 +427,7 @@ EXPORT int cusolverDnXpotrf(void *h, void *given, int uplo, int64_t n, int type,
 	BEGIN(cusolverDnXpotrf);
 	if (given != params || uplo || computed != type || device_bytes != 256 ||
 	    host_bytes != 64 || !shown("Xpotrf", on_device, device_bytes))
-		return end(INVALID);
+		return fake_end(INVALID);
 	memset(on_host, 1, host_bytes); /* it is memory of this process */
 	return run("Xpotrf", h, factor_cholesky, &j);
 }

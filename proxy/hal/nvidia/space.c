@@ -357,6 +357,16 @@ bool nvidia_window_moves(const struct hal_device *device, const struct hal_space
 	return false;
 }
 
+static CUresult hide_chunk(struct hal_device *device, uint32_t place)
+{
+	CUresult error = device->driver->cuMemUnmap(RF_DEV_BASE + place * RF_CHUNK_BYTES,
+						    RF_CHUNK_BYTES);
+
+	if (!error)
+		device->window[place] = 0;
+	return error;
+}
+
 static CUresult hide_region(struct hal_device *device, uint32_t region)
 {
 	CUresult error = CUDA_SUCCESS;
@@ -372,14 +382,9 @@ static CUresult hide_region(struct hal_device *device, uint32_t region)
 		}
 		return error;
 	}
-	for (uint32_t i = first; !error && i < first + CUDA_BLOCK_CHUNKS; i++) {
-		if (!device->window[i])
-			continue;
-		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
-						   RF_CHUNK_BYTES);
-		if (!error)
-			device->window[i] = 0;
-	}
+	for (uint32_t i = first; !error && i < first + CUDA_BLOCK_CHUNKS; i++)
+		if (device->window[i])
+			error = hide_chunk(device, i);
 	return error;
 }
 
@@ -446,10 +451,7 @@ static CUresult hide_others(struct hal_device *device, const struct hal_space *s
 		if (error || !device->window[i] || device->window_blocks[region] ||
 		    !((device->window[i] ^ space->chunks[i]) & ~CUDA_READ_ONLY))
 			continue;
-		error = device->driver->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES,
-						   RF_CHUNK_BYTES);
-		if (!error)
-			device->window[i] = 0;
+		error = hide_chunk(device, i);
 	}
 	return error;
 }
