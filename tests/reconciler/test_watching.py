@@ -178,7 +178,7 @@ def test_a_watch_that_outlives_a_stop_is_not_said_to_be_gone(
         assert stopped.returncode == 0 and another in stopped.stderr
         rankfold.until(lambda: rankfold.reconciler_pid() not in (0, pid))
         rankfold.until(lambda: rankfold.status()["source"]["watched"])
-    assert "Unwatched" not in rankfold("events")
+        assert "Unwatched" not in rankfold("events")  # later it is true: the watch has exited
 
 
 def test_watch_ends_where_waiting_is_useless(rankfold: Rankfold, specs: Specs) -> None:
