@@ -31,8 +31,11 @@ TABLE: Table = {
             ),
             "one-algorithm-for-all-alignments": (
                 "memcmp(&(*at)->question, question, sizeof *question)",
-                "memcmp(&(*at)->question, question, offsetof(struct nvidia_question, aligned))",
+                "memcmp(&(*at)->question, question, offsetof(struct question, aligned))",
             ),
+        },
+        PREFERENCE: {
+            "no-preferred-workspace": ("k->how ? k->how->most_bytes : 0", "0"),
         },
     },
     "proxy/hal/nvidia/cublas.c": {
@@ -45,16 +48,15 @@ TABLE: Table = {
             "scalars-in-host-memory": ("call->g.flags & RF_GEMM_SCALARS ? 1 : 0", "0"),
         },
     },
-    "proxy/hal/nvidia/gemm.c": {
-        PREFERENCE: {
-            "no-preferred-workspace": ("k->how ? k->how->most_bytes : 0", "0"),
-        },
+    "proxy/hal/nvidia/cublaslt.c": {
         NO_ALGORITHM: {
             "an-algorithm-that-the-program-does-not-have": (
                 "bool without = how && !how->aligned[0];",
                 "bool without = false;",
             ),
         },
+    },
+    "proxy/hal/nvidia/gemm.c": {
         NOT_ITS_OWN: {
             "any-workspace": (
                 "return !how->workspace || is_mapped(",

@@ -12,9 +12,10 @@
  *   pins.c      pinned memory that the device reaches directly
  *   tensor_map.c descriptions of tensors
  *   space.c     a rank's addresses, and the window
- *   algorithms.c  the answers of cuBLASLt's heuristic
- *   cublas.c    products by the function that the program has called
- *   gemm.c      matrix products
+ *   algorithms.c the algorithm of a product, and the answers of cuBLASLt's heuristic
+ *   cublas.c    products by cuBLAS, with the function that the program has called
+ *   cublaslt.c  products by cuBLASLt
+ *   gemm.c      matrix products: what they reach, and what computes them
  *   stream.c    the streams' rings of works
  *   stage.c     what all works need to be submitted
  *   sums.c      the arithmetic of collectives, checksums
