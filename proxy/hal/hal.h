@@ -135,6 +135,9 @@ struct hal {
 	/* Devices of one type that return the same number produce the same bits when they run the
 	 * same kernel or product on the same bits. For other devices nothing is known. */
 	uint64_t (*arithmetic)(const struct hal_device *);
+	/* The same for products that a library computes: identifies the one that computes this
+	 * product. May load it. NULL: `arithmetic` says it all. */
+	uint64_t (*product_library)(const struct rf_gemm_call *);
 
 	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity, and while
 	 * copies of pages exceed it (space_copied); and with CUDA_ERROR_NOT_READY (600) if a

@@ -51,6 +51,17 @@ static int computed;  /* how the last product's sums were to be computed */
 
 EXPORT int fake_computed(void) { return computed; }
 
+static int version = 130100;
+int fake_cublas = 130100;
+
+EXPORT void fake_version(int cublaslt, int cublas)
+{
+	version = cublaslt;
+	fake_cublas = cublas;
+}
+
+EXPORT size_t cublasLtGetVersion(void) { return (size_t)version; }
+
 static struct fake_called called;
 
 void fake_called_with(struct fake_called call) { called = call; }

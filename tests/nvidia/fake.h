@@ -10,6 +10,7 @@
  *   fake_calls(call)            how often it was called
  *   fake_computed()             cublasComputeType_t of the last matrix product of cuBLASLt
  *   fake_called(name, bytes)    the call of the last matrix product; the bytes of its workspace
+ *   fake_version(cublaslt, cublas)  their versions from now on: 130100 for 13.1.0
  *   fake_hold(hold)             1: host functions, and the work behind them, wait; 0: no longer
  *   fake_reset()                forgets all that a lost device left
  *
@@ -108,6 +109,7 @@ EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);
 EXPORT int fake_computed(void);
+EXPORT void fake_version(int cublaslt, int cublas);
 EXPORT uint64_t fake_called(char *name, int bytes);
 
 #endif

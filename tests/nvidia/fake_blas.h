@@ -9,6 +9,7 @@
 uint32_t fake_type_bytes(int32_t type);
 double fake_load(uint64_t at, int32_t type);
 void fake_store(uint64_t at, int32_t type, double x);
+extern int fake_cublas;                       /* the version of cuBLAS: 130100 for 13.1.0 */
 bool fake_shown(uint64_t at, uint64_t bytes); /* in the window, or the stream's own */
 
 /* The last product: the call, and the bytes of its workspace. */

@@ -90,6 +90,10 @@ class Fake:
         """cublasComputeType_t of the last matrix product."""
         return int(self._library.fake_computed())
 
+    def versions(self, cublaslt: int = 130100, cublas: int = 130100) -> None:
+        """Set the versions of the libraries: 130100 for 13.1.0."""
+        self._library.fake_version(cublaslt, cublas)
+
     def called(self) -> tuple[str, int]:
         """The call of the last matrix product, and the bytes of its workspace."""
         name = ctypes.create_string_buffer(64)

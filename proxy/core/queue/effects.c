@@ -357,6 +357,8 @@ void product_footprint(struct rank *r, const struct item *i, struct footprint *f
 	memset(&g->r, 0, sizeof g->r);
 	g->stream = 0;
 	begin_computed(r, &d, OF_PRODUCT);
+	if (r->device->hal->product_library)
+		digest_word(&d, r->device->hal->product_library(&a));
 	limit_to_matrices(take_address(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m,
 			  g->k, g->count, g->type_ab);
 	limit_to_matrices(take_address(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k,

@@ -51,6 +51,7 @@ static void load_library(void)
 		return;
 #define FIND(call, parameters) find_function(library, &blas.call, #call);
 	FIND(cublasLtGetStatusName, )
+	FIND(cublasLtGetVersion, )
 	CUBLASLT_CALLS(FIND)
 #undef FIND
 }

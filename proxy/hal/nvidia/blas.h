@@ -139,6 +139,7 @@ typedef struct {
 
 struct nvidia_blas {
 	const char *(*cublasLtGetStatusName)(cublasStatus_t);
+	size_t (*cublasLtGetVersion)(void);
 #define CUBLASLT_POINTER(name, parameters) cublasStatus_t(*name) parameters;
 	CUBLASLT_CALLS(CUBLASLT_POINTER)
 #undef CUBLASLT_POINTER

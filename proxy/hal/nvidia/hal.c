@@ -37,6 +37,7 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.device_close = device_close,
 	.device_lost = nvidia_device_lost,
 	.arithmetic = nvidia_arithmetic,
+	.product_library = nvidia_product_library,
 	.chunk_create = nvidia_chunk_create,
 	.chunk_destroy = nvidia_chunk_destroy,
 	.scratch_alloc = nvidia_scratch_alloc,

@@ -5,6 +5,7 @@
  *   driver.c    the driver's functions, found at run time
  *   libraries.c NVIDIA's other libraries
  *   blas.c      the functions of cuBLASLt
+ *   versions.c  which library computes a product
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   module.c    modules and functions
@@ -382,6 +383,8 @@ CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_ge
 void nvidia_gemm_close(struct hal_device *);
 void nvidia_cublas_close(struct hal_device *); /* cublas.c, likewise */
 void nvidia_algorithms_close(struct hal_device *);
+/* versions.c */
+uint64_t nvidia_product_library(const struct rf_gemm_call *);
 
 /* libraries.c: the library of this name in libraries.def. NULL: `text` states what is missing. */
 void *nvidia_library(const char *name, char *text, uint32_t text_bytes);
