@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from rankfold import nvidia_packages
+
 
 def missing() -> str:
     """Why there can be no device of type nvidia here; empty: a driver is installed."""
@@ -24,8 +26,4 @@ def library_folders(program: str) -> list[Path]:
     found = shutil.which(program)
     prefix = [Path(found).parent.parent] if found else []
     sites = [site for each in prefix for site in sorted(each.glob("lib/python3*/site-packages"))]
-    return [
-        folder
-        for site in (*sites, *map(Path, sys.path))
-        for folder in sorted(site.glob("nvidia/*/lib"))
-    ]
+    return nvidia_packages.library_folders([*sites, *sys.path])

@@ -35,6 +35,7 @@ from typing import Any
 
 from gpu import parts
 from gpu.parts import ROOT
+from rankfold import nvidia_packages
 
 REPORT = ROOT / "build/gpu/report.json"
 TOTAL_S = 530.0
@@ -139,7 +140,7 @@ def about() -> dict[str, Any]:
 
 def use_wheels() -> None:
     """Libraries of NVIDIA's wheels next to this interpreter, where nothing else is named."""
-    folders = [found for site in sys.path for found in Path(site).glob("nvidia/*/lib")]
+    folders = nvidia_packages.library_folders(sys.path)
     for library in (found for folder in folders for found in folder.glob("libcublasLt.so.13")):
         os.environ.setdefault("RANKFOLD_CUBLASLT", str(library))
     os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(map(str, folders)))

@@ -23,7 +23,7 @@ from typing import Any
 
 import cffi
 
-from rankfold import paths
+from rankfold import nvidia_packages, paths
 from rankfold.proxy.ptx.calls import called
 from rankfold.proxy.ptx.errors import NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
 from rankfold.proxy.ptx.fatbin import IMAGE_LIBRARY, cubin_of, ptx_of
@@ -85,8 +85,8 @@ class _Loaded:
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
     """Returns the loader for a proxy and its device of compute capability `cc`; 0.0: the GPU's."""
-    packages = [str(found) for site in sys.path for found in Path(site).glob("nvidia/*/lib")]
-    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(packages))  # libraries.c reads it
+    folders = map(str, nvidia_packages.library_folders(sys.path))
+    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(folders))  # libraries.c reads it
     return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
