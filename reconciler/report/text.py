@@ -244,6 +244,9 @@ def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:
     return lines
 
 
+_ONE = {"kernels": "kernel", "collectives": "collective", "copies": "copy"}
+
+
 def _rank_cells(rank: Json) -> tuple[str, ...]:
     counted = rank.get("counters", {})
     state = rank["state"]
@@ -251,7 +254,7 @@ def _rank_cells(rank: Json) -> tuple[str, ...]:
         state = f"exited with {rank['exitStatus']}"
     shown = [key for key in ("kernels", "collectives") if key in counted]
     shown += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
-    words = [f"{counted[key]} {key}" for key in shown]
+    words = [f"{counted[key]} {_ONE.get(key, key) if counted[key] == 1 else key}" for key in shown]
     pid = f"pid {rank['pid']}" if rank["pid"] else ""
     cores = rank.get("cores", ())
     on = f" core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}" if cores else ""

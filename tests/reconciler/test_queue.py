@@ -56,6 +56,17 @@ def test_the_place_is_shown() -> None:
     assert not any(each.startswith("queue:") for each in describe_lines({**SHOWN, "queue": None}))
 
 
+def test_describe_counts_one_thing_as_one() -> None:
+    rank = {"rank": 0, "state": "attached", "exitStatus": None, "device": "a/soft-0", "pid": 7}
+    counted = {"kernels": 1, "collectives": 2, "squashed": 0, "copies": 1, "unforeseen": 0}
+    (line,) = [
+        each
+        for each in describe_lines({**SHOWN, "ranks": [{**rank, "counters": counted}]})
+        if "attached" in each
+    ]
+    assert line.endswith("pid 7  1 kernel, 2 collectives, 1 copy")
+
+
 def test_describe_says_why_a_job_was_moved() -> None:
     moved = Change(1, "a", 2, 1, "c0ffee", 0.0, wanted=0.0, converged_at=1.5, cause="tier")
     lines = describe_lines({**SHOWN, "changes": [change_status(moved)]})
