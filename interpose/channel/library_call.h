@@ -36,4 +36,30 @@ struct rf_fft_exec {
 	int64_t direction;
 };
 
+/* Descriptors of cuDNN's backend: a list in which each is after those that it refers to. One is a
+ * head, its type | attributes << 32, and its attributes: name | kind << 32 | elements << 40 (the
+ * kind is a cudnnBackendAttributeType_t), and the elements in 64 bits each: a number as its bits,
+ * another descriptor as its index in the list, a handle as 0.
+ *
+ * cudnnQuery: the length of the list, then the list. It gives this about the last descriptor:
+ *   ENGINEHEUR        the number of configurations; of each the engine, and lists of knobs (type,
+ *                     value), numerical notes, and behaviours
+ *   ENGINE            lists of numerical notes, behaviours, and knobs (type, maximum, minimum,
+ *                     stride)
+ *   EXECUTION_PLAN    the bytes of its workspace
+ *   OPERATIONGRAPH    the number of engines
+ * A list is its length, and its elements.
+ *
+ * cudnnExecute: struct rf_dnn_exec, the tensors (identifier, and address or value), then the list,
+ * which ends with a plan. A tensor that is passed by value has at most 8 bytes. */
+#define RF_DNN_QUERY_SLOTS 2048u /* of an answer, at most, with the status */
+#define RF_DNN_LIST_SLOTS 3800u  /* of a list, at most */
+#define RF_DNN_TENSORS 128u      /* of a call, at most */
+struct rf_dnn_exec {
+	uint64_t area, area_bytes; /* of the workspace that the plan needed when it was made */
+	uint64_t tensors, list;    /* their number; slots */
+};
+/* cudnnExecute and cudnnQuery are there for several numbers of slots. */
+#define RF_DNN_SIZES(X) X(256) X(1024) X(4080)
+
 #endif

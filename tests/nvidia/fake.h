@@ -20,7 +20,7 @@
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
  * sums.c the HAL's own kernels. In the same library are blas.c: cuBLASLt, cublas.c: cuBLAS,
- * fft.c: cuFFT, solver.c: cuSOLVER.
+ * fft.c: cuFFT, solver.c: cuSOLVER, dnn.c: cuDNN.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H

@@ -67,7 +67,7 @@ def build() -> Path:
 def libraries(folder: Path, fake: Path) -> Path:
     """A folder with the names of those of NVIDIA's libraries that the fake stands for."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("libcufft.so.12", "libcusolver.so.12", "libcublas.so.13"):
+    for name in ("libcufft.so.12", "libcusolver.so.12", "libcublas.so.13", "libcudnn.so.9"):
         (folder / name).symlink_to(fake)
     return folder
 

@@ -94,7 +94,7 @@ TABLE: Table = {
         },
         ANSWER: {
             "answers-to-anywhere": (
-                "nvidia_space_resolve(space, to, true, &at) < sizeof answer",
+                "nvidia_space_resolve(space, to, true, &at) < slots * sizeof *answer",
                 "(at = to, !space)",
             ),
         },

@@ -345,6 +345,8 @@ int tensor_set(void *tensor, int type, int dimensions, const int *size, const in
 int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, int w);
 int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride);
 
+bool dnn_is_remote(void); /* NVIDIA's own library is called, in the proxy */
+
 /* dnn_backend.c: `count` and `most` are numbers of elements of an attribute */
 int backend_create(int type, void **out);
 int backend_destroy(void *descriptor);
@@ -352,6 +354,13 @@ int backend_finalize(void *descriptor);
 int backend_set(void *descriptor, int name, int kind, int64_t count, const void *from);
 int backend_get(const void *descriptor, int name, int kind, int64_t most, int64_t *count, void *to);
 int backend_execute(const void *handle, const void *plan, const void *pack);
+/* dnn_graph.c: the same, where NVIDIA's own library executes the plans */
+int graph_create(int type, void **out);
+int graph_destroy(void *descriptor);
+int graph_finalize(void *descriptor);
+int graph_set(void *descriptor, int name, int kind, int64_t count, const void *from);
+int graph_get(const void *descriptor, int name, int kind, int64_t most, int64_t *count, void *to);
+int graph_execute(const void *handle, const void *plan, const void *pack);
 
 /* dnn_norm.c */
 struct norm_tensor {

@@ -1,8 +1,10 @@
 /* dnn.c: handles and tensor descriptors of cuDNN.
  *
- * What cuDNN computes for PyTorch's defaults is served: convolutions (dnn_convolution.c, requested
- * through descriptors of the backend, dnn_backend.c) and batch normalisation (dnn_norm.c). A handle
- * is a number and a stream in the client; the server does not know it. Errors are cudnnStatus_t.
+ * Where the job's device has NVIDIA's cuDNN, that executes the plans of the backend API
+ * (dnn_graph.c). Elsewhere, what PyTorch requests by default is served: convolutions
+ * (dnn_convolution.c, requested through descriptors of the backend, dnn_backend.c) and batch
+ * normalisation (dnn_norm.c). A handle is a number and a stream in the client; the server does not
+ * know it. Errors are cudnnStatus_t.
  */
 #include "dnn.h"
 
@@ -10,6 +12,8 @@
 #include <string.h>
 
 /* ---- handles ---- */
+
+bool dnn_is_remote(void) { return remote_is_there(&remote_cudnn); }
 
 int dnn_check(const void *handle)
 {

@@ -14,25 +14,25 @@ static int register_library(struct remote_library *l)
 
 struct remote_library remote_cublas = {.image = RF_LIBRARY_TEXT "cublas"};
 
-/* The module is dropped again, so that the rank may move to devices without the library. */
+/* The module is dropped again, so that the rank may move to devices without the library. Each
+ * thread that asks has its own. */
 bool remote_is_there(struct remote_library *l)
 {
 	int there = atomic_load_explicit(&l->there, memory_order_relaxed);
+	struct module *m;
 	unsigned count;
 
 	if (there)
 		return there > 0;
-	if (register_library(l))
+	m = context_use_device() ? NULL : module_register(l->image);
+	if (!m)
 		return false;
-	module_is_optional(l->module);
-	if (!module_function_count(l->module, &count)) {
-		atomic_store(&l->there, 1);
-		module_drop(l->module);
-	} else {
-		atomic_compare_exchange_strong(&l->there, &there,
-					       -1); /* unless another thread has */
-	}
-	return atomic_load(&l->there) > 0;
+	module_is_optional(m);
+	there = module_function_count(m, &count) ? -1 : 1;
+	if (there > 0)
+		module_drop(m);
+	atomic_store(&l->there, there);
+	return there > 0;
 }
 
 int remote_ready(struct remote_library *l, const char *name)
@@ -65,39 +65,50 @@ static int launch_call(struct remote_library *l, struct remote_function *f, cons
 
 /* The proxy writes the status and what else the call gives into memory of the device. */
 static int launch_and_wait(struct remote_library *l, struct remote_function *f, const void *stream,
-			   uint64_t *slots, size_t count, uint64_t *outs)
+			   uint64_t *slots, size_t count, uint64_t *answer, size_t answer_slots)
 {
-	uint64_t answer[1 + RF_CALL_OUTS], number;
+	size_t bytes = answer_slots * sizeof *answer;
 	void *place = NULL;
+	uint64_t number;
 	int status;
 
 	if (stream_idle_number(stream, &number)) /* a capture cannot wait */
 		return l->status.failed;
-	if (pool_alloc(&place, sizeof answer, NULL, stream))
+	if (pool_alloc(&place, bytes, NULL, stream))
 		return l->status.failed;
 	slots[0] = (uint64_t)place;
 	status = launch_call(l, f, stream, slots, count);
-	if (!status && memory_copy_1d(answer, place, sizeof answer, DEVICE_TO_HOST, stream, false))
+	if (!status && memory_copy_1d(answer, place, bytes, DEVICE_TO_HOST, stream, false))
 		status = l->status.failed;
 	if (pool_free(place, stream) && !status)
 		status = l->status.failed;
+	return status ? status : (int)answer[0];
+}
+
+int remote_query(struct remote_library *l, struct remote_function *f, const void *stream,
+		 uint64_t *slots, size_t count, uint64_t *answer, size_t answer_slots)
+{
+	int status = remote_ready(l, f->name);
+
+	slots[0] = 0;
 	if (status)
 		return status;
-	memcpy(outs, answer + 1, sizeof answer - sizeof *answer);
-	return (int)answer[0];
+	return answer ? launch_and_wait(l, f, stream, slots, count, answer, answer_slots)
+		      : launch_call(l, f, stream, slots, count);
 }
 
 int remote_send(struct remote_library *l, struct remote_function *f, const void *stream,
 		const uint64_t *slots, size_t count, uint64_t *outs)
 {
-	uint64_t sent[1 + RF_CALL_SLOTS] = {0}; /* the first one: where the answer goes */
-	int status = remote_ready(l, f->name);
+	uint64_t sent[1 + RF_CALL_SLOTS], answer[1 + RF_CALL_OUTS] = {0};
+	int status;
 
-	if (status)
-		return status;
 	memcpy(sent + 1, slots, count * sizeof *slots);
-	return outs ? launch_and_wait(l, f, stream, sent, count + 1, outs)
-		    : launch_call(l, f, stream, sent, count + 1);
+	status = remote_query(l, f, stream, sent, 1 + count, outs ? answer : NULL,
+			      1 + RF_CALL_OUTS);
+	if (outs && !status)
+		memcpy(outs, answer + 1, RF_CALL_OUTS * sizeof *outs);
+	return status;
 }
 
 static size_t put_jacobi(uint64_t *slots, const struct jacobi *j)

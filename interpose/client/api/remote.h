@@ -23,7 +23,7 @@ struct remote_library {
 	_Atomic int there; /* of remote_is_there: 1, or -1; 0: not known yet */
 };
 /* Products become records of their own, also of NVIDIA's library. */
-extern struct remote_library remote_cusolver, remote_cufft, remote_cublas;
+extern struct remote_library remote_cusolver, remote_cufft, remote_cublas, remote_cudnn;
 
 struct remote_function {
 	const char *name;
@@ -38,6 +38,10 @@ int remote_call(struct remote_library *, struct remote_function *, const uint64_
  * NULL: the call does not wait. */
 int remote_send(struct remote_library *, struct remote_function *, const void *stream,
 		const uint64_t *slots, size_t count, uint64_t *outs);
+/* The same for calls of other sizes. The first slot is kept free for the answer's address. `answer`
+ * gets the status and the slots after it; NULL: the call does not wait. */
+int remote_query(struct remote_library *, struct remote_function *, const void *stream,
+		 uint64_t *slots, size_t count, uint64_t *answer, size_t answer_slots);
 /* Whether the job's device has the library, for calls that are served without it, too. */
 bool remote_is_there(struct remote_library *);
 /* Whether the job's device has the library; if it does not, that is reported once as the failure of

@@ -32,8 +32,10 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 			 uint32_t *param_bytes);
 #pragma GCC visibility pop
 
-static const char *const library_names[NVIDIA_LIBRARIES] = {
-	[NVIDIA_CUSOLVER] = "cusolver", [NVIDIA_CUFFT] = "cufft", [NVIDIA_CUBLAS] = "cublas"};
+static const char *const library_names[NVIDIA_LIBRARIES] = {[NVIDIA_CUSOLVER] = "cusolver",
+							    [NVIDIA_CUFFT] = "cufft",
+							    [NVIDIA_CUBLAS] = "cublas",
+							    [NVIDIA_CUDNN] = "cudnn"};
 #define LIBRARY_cusolver NVIDIA_CUSOLVER
 
 static struct nvidia_call calls[] = {
@@ -41,6 +43,10 @@ static struct nvidia_call calls[] = {
 	 1 + sizeof(struct rf_fft) / sizeof(uint64_t), NULL},
 	{NVIDIA_CUFFT, "cufftExec", NULL, nvidia_fft_execute,
 	 1 + (sizeof(struct rf_fft) + sizeof(struct rf_fft_exec)) / sizeof(uint64_t), NULL},
+#define DNN_QUERY(slots) {NVIDIA_CUDNN, "cudnnQuery " #slots, NULL, nvidia_dnn_query, slots, NULL},
+#define DNN_EXECUTE(slots)                                                                         \
+	{NVIDIA_CUDNN, "cudnnExecute " #slots, NULL, nvidia_dnn_execute, slots, NULL},
+	RF_DNN_SIZES(DNN_QUERY) RF_DNN_SIZES(DNN_EXECUTE)
 #define RF_REMOTE(library, name, kinds) {LIBRARY_##library, #name, kinds, NULL, 0, NULL},
 #include "remote.def"
 };
@@ -48,7 +54,7 @@ static struct nvidia_call calls[] = {
 
 /* ---- the library's handle and descriptors ---- */
 
-static void *symbol(enum nvidia_library library, const char *name)
+void *nvidia_symbol(enum nvidia_library library, const char *name)
 {
 	char text[CUDA_TEXT_BYTES];
 	void *handle = nvidia_library(library_names[library], text, sizeof text);
@@ -61,7 +67,7 @@ static int solver(const char *name, uint64_t a, uint64_t b)
 {
 	int (*function)(uint64_t, uint64_t);
 
-	*(void **)&function = symbol(NVIDIA_CUSOLVER, name);
+	*(void **)&function = nvidia_symbol(NVIDIA_CUSOLVER, name);
 	return function ? function(a, b) : -1;
 }
 
@@ -106,7 +112,7 @@ static int iteration_open(const struct iteration *of, const uint64_t *slots, voi
 	status = solver(of->create, (uint64_t)(uintptr_t)made, 0);
 	info = (uint64_t)(uintptr_t)*made;
 	memcpy(&tolerance, &slots[1], sizeof tolerance);
-	*(void **)&set_tolerance = symbol(NVIDIA_CUSOLVER, of->tolerance);
+	*(void **)&set_tolerance = nvidia_symbol(NVIDIA_CUSOLVER, of->tolerance);
 	if (!status && slots[0] & RF_JACOBI_TOLERANCE)
 		status = set_tolerance ? set_tolerance(*made, tolerance) : -1;
 	if (!status && slots[0] & RF_JACOBI_SWEEPS)
@@ -221,44 +227,78 @@ static uint32_t stray_parameter(const struct hal_space *space, const struct nvid
 	return 0;
 }
 
-static CUresult write_answer(struct hal_stream *s, struct hal_space *space, uint64_t to, int status,
-			     const uint64_t *outs)
+/* A few words: without a buffer that may be used up. */
+static CUresult write_words(struct hal_stream *s, CUdeviceptr to, const uint64_t *answer,
+			    uint32_t slots)
 {
-	uint64_t answer[1 + RF_CALL_OUTS] = {(uint64_t)(int64_t)status};
 	CUresult error = CUDA_SUCCESS;
-	uint32_t words[sizeof answer / (sizeof(uint32_t))];
+	uint32_t word;
+
+	for (uint32_t i = 0; !error && i < slots * 2; i++) {
+		memcpy(&word, (const char *)answer + i * sizeof word, sizeof word);
+		error = s->device->driver->cuMemsetD2D32Async(to + i * sizeof word, sizeof word,
+							      word, 1, 1, s->stream);
+	}
+	return error;
+}
+
+static CUresult write_staged(struct hal_stream *s, struct nvidia_stage *stage, CUdeviceptr to,
+			     const uint64_t *answer, uint32_t slots)
+{
+	CUresult error;
+
+	memcpy(stage->memory, answer, slots * sizeof *answer);
+	error = s->device->driver->cuMemcpyAsync(to, (CUdeviceptr)(uintptr_t)stage->memory,
+						 slots * sizeof *answer, s->stream);
+	if (issue_host_function(s, issue_stage_free, stage))
+		issue_stage_free(stage);
+	return error;
+}
+
+static CUresult write_answer(struct hal_stream *s, struct hal_space *space, uint64_t to, int status,
+			     const struct nvidia_answer *given)
+{
+	static uint64_t answer[1 + sizeof given->of / sizeof *given->of];
+	uint32_t slots = 1 + given->count;
+	struct nvidia_stage *stage;
 	CUdeviceptr at;
 
-	memcpy(answer + 1, outs, sizeof answer - sizeof *answer);
-	memcpy(words, answer, sizeof words);
-	if (to % sizeof(uint32_t) || nvidia_space_resolve(space, to, true, &at) < sizeof answer)
+	answer[0] = (uint64_t)(int64_t)status;
+	memcpy(answer + 1, given->of, given->count * sizeof *answer);
+	if (to % sizeof(uint32_t) ||
+	    nvidia_space_resolve(space, to, true, &at) < slots * sizeof *answer)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	for (uint32_t i = 0; !error && i < sizeof words / sizeof *words; i++)
-		error = s->device->driver->cuMemsetD2D32Async(at + i * sizeof *words, sizeof *words,
-							      words[i], 1, 1, s->stream);
-	return error;
+	stage = given->count > RF_CALL_OUTS ? issue_take_stage(s, false) : NULL;
+	return stage ? write_staged(s, stage, at, answer, slots)
+		     : write_words(s, at, answer, slots);
 }
 
 CUresult nvidia_call(struct hal_stream *s, struct hal_space *space, const struct nvidia_item *item,
 		     char *what, uint32_t what_bytes)
 {
+	static uint64_t slots[RF_PARAM_MAX / sizeof(uint64_t)]; /* of the one device thread */
+	static struct nvidia_answer answer;
 	const struct nvidia_call *call = item->work.kernel.function->call;
-	uint64_t slots[1 + RF_CALL_SLOTS] = {0}, outs[RF_CALL_OUTS] = {0};
 	uint32_t bytes = call->slots * (uint32_t)sizeof *slots;
+	uint32_t sent = item->params_bytes < bytes ? item->params_bytes : bytes;
 	uint32_t stray;
 	int status;
 
-	memcpy(slots, item->params, item->params_bytes < bytes ? item->params_bytes : bytes);
+	memset(slots, 0, bytes);
+	memcpy(slots, item->params, sent);
 	stray = call->kinds ? stray_parameter(space, call, slots) : 0;
 	if (stray) {
 		snprintf(what, what_bytes, "%s: the memory of parameter %u is not mapped",
 			 call->name, stray);
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
-	status = call->make ? call->make(s, space, slots, outs) : make_call(s, call, slots, outs);
+	answer.count = RF_CALL_OUTS;
+	memset(answer.of, 0, RF_CALL_OUTS * sizeof *answer.of);
+	status = call->make ? call->make(s, space, slots, call->slots, &answer)
+			    : make_call(s, call, slots, answer.of);
 	snprintf(what, what_bytes, "%s", call->name);
 	if (slots[0])
-		return write_answer(s, space, slots[0], status, outs);
+		return write_answer(s, space, slots[0], status, &answer);
 	if (status)
 		snprintf(what, what_bytes, "%s gave status %d of its library", call->name, status);
 	return status ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
@@ -302,7 +342,7 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 		call->slots = slots_of(call->kinds);
 		if (call->slots > 1 + RF_CALL_SLOTS || strlen(call->kinds) > CALL_ARGUMENTS_MAX)
 			return CUDA_ERROR_NOT_SUPPORTED;
-		call->function = symbol(call->library, name);
+		call->function = nvidia_symbol(call->library, name);
 		if (!call->function)
 			return CUDA_ERROR_NOT_FOUND; /* in this version of the library */
 	}
@@ -321,6 +361,7 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 void nvidia_calls_close(struct hal_device *device)
 {
 	nvidia_fft_close(device);
+	nvidia_dnn_close(device);
 	if (device->solver_params)
 		solver("cusolverDnDestroyParams", (uint64_t)(uintptr_t)device->solver_params, 0);
 	if (device->solver)

@@ -1,4 +1,5 @@
-/* calls.h: calls of NVIDIA's libraries for ranks (calls.c), and plans of cuFFT (fft.c). */
+/* calls.h: calls of NVIDIA's libraries for ranks (calls.c), plans of cuFFT (fft.c) and of cuDNN
+ * (dnn.c). */
 #ifndef RANKFOLD_CUDA_CALLS_H
 #define RANKFOLD_CUDA_CALLS_H
 
@@ -6,26 +7,50 @@
 #include "nvidia_hal.h"
 
 /* cuBLAS has no functions here: its products are records of their own (cublas.c). */
-enum nvidia_library { NVIDIA_CUSOLVER, NVIDIA_CUFFT, NVIDIA_CUBLAS, NVIDIA_LIBRARIES };
+enum nvidia_library {
+	NVIDIA_CUSOLVER,
+	NVIDIA_CUFFT,
+	NVIDIA_CUBLAS,
+	NVIDIA_CUDNN,
+	NVIDIA_LIBRARIES
+};
+
+/* The results of a call, after its status. */
+struct nvidia_answer {
+	uint32_t count;
+	uint64_t of[RF_DNN_QUERY_SLOTS - 1];
+};
 
 /* A function that ranks may call. */
 struct nvidia_call {
 	enum nvidia_library library;
 	const char *name;
 	const char *kinds; /* of its parameters (library_call.h); NULL: `make` reads them */
-	/* Makes the call with these parameters and the answer's address before them: the library's
-	 * status, and what the call gives. */
+	/* Makes the call with these parameters, `count` with the answer's address before them: the
+	 * library's status, and what the call gives. */
 	int (*make)(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
-		    uint64_t *outs);
+		    uint32_t count, struct nvidia_answer *);
 	uint32_t slots; /* with the first */
 	void *function; /* of the library; found when the rank first asks for it */
 };
 
+/* NAME of a library that is loaded, or NULL. */
+void *nvidia_symbol(enum nvidia_library, const char *name);
+
 /* fft.c */
 int nvidia_fft_make(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
-		    uint64_t *outs);
+		    uint32_t count, struct nvidia_answer *);
 int nvidia_fft_execute(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
-		       uint64_t *outs);
+		       uint32_t count, struct nvidia_answer *);
 void nvidia_fft_close(struct hal_device *);
+
+/* dnn.c */
+/* The device's handle, set to this stream: cudnnStatus_t. */
+int nvidia_dnn_open(struct hal_stream *, void **handle);
+int nvidia_dnn_query(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		     uint32_t count, struct nvidia_answer *);
+int nvidia_dnn_execute(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		       uint32_t count, struct nvidia_answer *);
+void nvidia_dnn_close(struct hal_device *);
 
 #endif

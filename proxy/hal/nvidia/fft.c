@@ -127,16 +127,16 @@ static int find_plan(struct hal_device *device, const struct rf_fft *fft,
 }
 
 int nvidia_fft_make(struct hal_stream *s, const struct hal_space *space, const uint64_t *slots,
-		    uint64_t *outs)
+		    uint32_t count, struct nvidia_answer *answer)
 {
 	struct nvidia_fft_plan *plan;
 	struct rf_fft fft;
 	int status;
 
-	(void)space;
+	(void)space, (void)count;
 	memcpy(&fft, slots + 1, sizeof fft);
 	status = find_plan(s->device, &fft, &plan);
-	outs[0] = status ? 0 : plan->area_bytes;
+	answer->of[0] = status ? 0 : plan->area_bytes;
 	return status;
 }
 
@@ -145,7 +145,7 @@ static void *as_pointer(uint64_t addr) { return (void *)(uintptr_t)addr; }
 /* The work area that the program has given was large enough where the plan was made. Another GPU
  * may need more: then it is the device's, for this call. */
 int nvidia_fft_execute(struct hal_stream *s, const struct hal_space *space, const uint64_t *slots,
-		       uint64_t *outs)
+		       uint32_t count, struct nvidia_answer *answer)
 {
 	const struct nvidia_driver *d = s->device->driver;
 	struct nvidia_fft_plan *plan;
@@ -154,7 +154,7 @@ int nvidia_fft_execute(struct hal_stream *s, const struct hal_space *space, cons
 	CUdeviceptr spare = 0;
 	int status;
 
-	(void)outs;
+	(void)answer, (void)count;
 	memcpy(&fft, slots + 1, sizeof fft);
 	memcpy(&call, (const char *)(slots + 1) + sizeof fft, sizeof call);
 	if (!nvidia_space_has(space, call.in) || !nvidia_space_has(space, call.out) ||

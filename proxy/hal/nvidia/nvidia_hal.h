@@ -271,6 +271,8 @@ struct hal_device {
 	void *cublas;                 /* for the first product of a program's own call */
 	void *solver, *solver_params; /* of cuSOLVER, for its first call */
 	struct nvidia_fft_plan *fft_plans;
+	void *dnn; /* of cuDNN, for its first call */
+	struct nvidia_dnn_plan *dnn_plans;
 	/* the space shown, valid while window_serial is its serial */
 	struct hal_space *window_space;
 	uint64_t window_serial, window_version;
