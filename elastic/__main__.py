@@ -18,9 +18,13 @@ from . import determinism, requests, sealing
 
 ATTEND_AGAIN_S = 0.05
 STATES = "states"  # the folder, in that of --state, with saved state
-# Torchrun sets the first for several processes; the second is gloo's interface on one machine.
 OUTPUT = re.compile(r"rank-\d+\.(out|err)")
-DEFAULTS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+# Torchrun sets the first for several processes; the second is gloo's interface on one machine.
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # on GPUs, the same bits in each run need one
+}
 
 
 def _counts(text: str) -> tuple[tuple[int, int], ...]:
@@ -55,7 +59,23 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         if name in ("scale", "resume"):
             count = None if name == "scale" else "?"
             command.add_argument("processes", type=int, nargs=count, metavar="N")
+    compare = commands.add_parser(
+        "compare",
+        help="compare runs on a GPU with stock PyTorch, and note its type if they have equal bits",
+    )
+    compare.add_argument(
+        "--gpu", default="0", metavar="NAME", help="as CUDA_VISIBLE_DEVICES names it (default: 0)"
+    )
+    compare.add_argument("--covered", type=Path, metavar="FILE", help="where types are noted")
     run = commands.add_parser("run", help="run a script of DistributedDataParallel")
+    _add_run(run)
+    options = parser.parse_args(arguments)
+    if options.command == "run":
+        _check_run(run, options)
+    return options
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--world", type=int, required=True, help="number of logical workers (ranks)")
     run.add_argument("--processes", type=int, default=1, help="number of processes (default: 1)")
     run.add_argument(
@@ -92,12 +112,21 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         help="the same bits in as many processes (D0), in any number (default: D1), and also on "
         "any type of CPU (D2)",
     )
+    run.add_argument(
+        "--gpus",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="NAME,NAME…",
+        help="GPUs of the processes, in turn, as CUDA_VISIBLE_DEVICES names them (default: none)",
+    )
+    run.add_argument(
+        "--covered",
+        type=Path,
+        metavar="FILE",
+        help="types of GPU that the run may use, as `compare` has written them (default: its file)",
+    )
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
-    if options.command == "run":
-        _check_run(run, options)
-    return options
 
 
 def _check_run(run: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -185,7 +214,21 @@ def main(arguments: list[str]) -> int:
     options = _parsed(arguments)
     if options.command == "attend":
         return _attend(options.folder)
+    if options.command == "compare":
+        return _compare(options)
     return _run(options) if options.command == "run" else _request(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from . import compare, gpu
+
+    try:
+        found = compare.cover(options.gpu, options.covered or gpu.COVERED)
+    except compare.Differs as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    print(found)
+    return 0
 
 
 def _attend(folder: Path) -> int:
@@ -232,7 +275,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_with_torch(options: argparse.Namespace, torch: ModuleType) -> int:
-    from . import private
+    from . import gpu, private
     from .process import Script
     from .run import Parent, Plan
     from .selftest import sums_are_equal
@@ -267,6 +310,8 @@ def _run_with_torch(options: argparse.Namespace, torch: ModuleType) -> int:
         options.suspended,
         options.determinism != "D0",
         threads=torch.get_num_threads(),
+        gpus=tuple(gpu.Gpu(name) for name in options.gpus),
+        covered=(options.covered or gpu.COVERED).expanduser().absolute(),
     )
     try:
         return Parent(plan, requests.Requests(options.state.resolve())).run()

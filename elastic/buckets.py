@@ -5,6 +5,9 @@ from these, has summed, and copies back. It reads the gradients only before the 
 only until they are copied back. So a worker that waits for the sum keeps its buckets alone. All
 workers of the process then copy one sum, and buckets have memory again from the next forward pass
 on. Memory is taken from storages, so each tensor stays the same object.
+
+On a GPU a worker that waits has no gradients there: buckets, and then gradients, are in host
+memory.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import private
+from . import gpu, private
 from .group import Group, Tensors
 
 if TYPE_CHECKING:
@@ -28,14 +31,20 @@ class Emptied:
     def __init__(self) -> None:
         self._sizes: list[tuple[torch.UntypedStorage, int]] = []
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Its content is lost. A storage that others know by address, as NumPy's arrays do, stays,
-        and so does one that has more than the tensor."""
+    @staticmethod
+    def takes(tensor: torch.Tensor) -> bool:
+        """A storage that others know by address, as NumPy's arrays do, stays, and so does one that
+        has more than the tensor."""
         storage = tensor.untyped_storage()
         size = tensor.numel() * tensor.element_size()
-        if SMALL < size == storage.nbytes() and storage.resizable():
+        return bool(SMALL < size == storage.nbytes() and storage.resizable())
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Its content is lost, unless its storage stays."""
+        if self.takes(tensor):
+            storage = tensor.untyped_storage()
+            self._sizes.append((storage, storage.nbytes()))
             storage.resize_(0)
-            self._sizes.append((storage, size))
 
     def restore(self) -> None:
         """They have memory again, with any content."""
@@ -47,6 +56,27 @@ class Emptied:
         self._sizes = []
 
 
+class Parked:
+    """Tensors of a GPU whose content is in host memory for a while."""
+
+    def __init__(self) -> None:
+        self._emptied = Emptied()
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def add(self, tensor: torch.Tensor) -> None:
+        if gpu.holds(tensor) and Emptied.takes(tensor):
+            self._copies.append((tensor, gpu.on_host(tensor)))
+            self._emptied.add(tensor)
+
+    def restore(self) -> bool:
+        """They have their content again. Returns whether there are any."""
+        self._emptied.restore()
+        for tensor, copy in self._copies:
+            tensor.detach().copy_(copy)
+        copies, self._copies = self._copies, []
+        return bool(copies)
+
+
 class Buckets(Group):
     def __init__(self, worker: Worker, model: Any, subject: str) -> None:
         super().__init__(worker, subject)
@@ -56,6 +86,7 @@ class Buckets(Group):
         self._parameters = list(model.module.parameters())
         self._emptied = Emptied()
         self._sums: Tensors = []
+        self.parked = Parked()
         self.waits_in_backward = model.static_graph
         self.serve(model)
 
@@ -78,15 +109,25 @@ class Buckets(Group):
             emptied.add(each)
         self._sums = []
 
+    def park(self) -> None:
+        """The worker waits for the step, or for its turn after it. `parked` has its gradients."""
+        for each in self._parameters:
+            if each.grad is not None:
+                self.parked.add(each.grad)
+
+    def _parked(self, tensor: torch.Tensor) -> torch.Tensor:
+        host = super()._parked(tensor)
+        if host is not tensor and self._shared(tensor):
+            self._emptied.add(tensor)
+        return host
+
     def _shared(self, tensor: torch.Tensor) -> bool:
         """Whether it is a bucket, not the numbers of parameters that were used."""
         return self._shares and tensor.is_floating_point()
 
-    def _reduced(
-        self, values: dict[int, torch.Tensor], result: torch.Tensor
-    ) -> torch.Tensor | None:
+    def _reduced(self, tensors: Tensors, result: torch.Tensor) -> torch.Tensor | None:
         if not self._shared(result):
-            return super()._reduced(values, result)
+            return super()._reduced(tensors, result)
         return result
 
     def _taken(self, tensors: Tensors, result: torch.Tensor | None) -> Tensors:

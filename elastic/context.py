@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-from . import private
+from . import gpu, private
 from .generators import Numpy
 
 VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK")
 
 
 class Generators(NamedTuple):
-    """States of the generators that every process has."""
+    """States of the generators that every process has, and of CUDA's where there is a GPU."""
 
     python: Any
     numpy: Any
     torch: torch.Tensor
+    cuda: tuple[torch.Tensor, ...] = ()
 
 
 class Context(NamedTuple):
@@ -39,6 +40,7 @@ class Context(NamedTuple):
     streams: tuple[Any, Any]
     folder: str | None
     dtype: torch.dtype
+    cuda: tuple[torch.Tensor, ...]
 
 
 _output: tuple[int, int] | None = None  # descriptors of the files to which 1 and 2 refer
@@ -55,13 +57,16 @@ def write_to(output: tuple[int, int] | None) -> None:
 
 
 def save_generators() -> Generators:
-    return Generators(random.getstate(), numpy.random.get_state(), torch.get_rng_state())
+    return Generators(
+        random.getstate(), numpy.random.get_state(), torch.get_rng_state(), gpu.generator_states()
+    )
 
 
 def load_generators(generators: Generators) -> None:
     random.setstate(generators.python)
     numpy.random.set_state(generators.numpy)
     torch.set_rng_state(generators.torch)
+    gpu.set_generator_states(generators.cuda)
 
 
 def use_threads(count: int) -> None:
@@ -81,7 +86,7 @@ def defaults() -> dict[str, Any]:
         # Where a script has used newer settings, get_float32_matmul_precision raises an error.
         "torch.set_float32_matmul_precision": torch.backends.mkldnn.matmul.fp32_precision,
         "torch.backends.mkldnn": torch.backends.mkldnn.enabled,
-    }
+    } | gpu.defaults()
 
 
 def _folder() -> str | None:
@@ -104,6 +109,7 @@ def save() -> Context:
         (sys.stdout, sys.stderr),
         _folder(),
         torch.get_default_dtype(),
+        gpu.generator_states(),
     )
 
 
@@ -111,6 +117,7 @@ def load(context: Context) -> None:
     random.setstate(context.python)
     context.numpy.restore()
     torch.set_rng_state(context.torch)
+    gpu.set_generator_states(context.cuda)
     private.set_world(context.world)
     for name, value in zip(VARIABLES, context.variables, strict=True):
         if value is None:

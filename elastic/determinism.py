@@ -61,6 +61,11 @@ def code_path(capability: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return " ".join(words + [f"{name}={value}" for name, value in limits.items()])
 
 
+def pinned() -> bool:
+    """Whether this process uses the code path of D2."""
+    return all(os.environ.get(name) == value for name, value in CODE_PATH.items())
+
+
 def check(capability: str) -> None:
     """`capability`: as PyTorch reports it. Raises NotPinned."""
     if capability != CAPABILITY:

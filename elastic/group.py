@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from . import private
+from . import gpu, private
 from .errors import NotSupported
 
 if TYPE_CHECKING:
@@ -35,6 +35,13 @@ def _combined(host: Host, mine: dict[int, torch.Tensor], operation: Any) -> torc
         return torch.stack(host.gathered(mine)).amin(0)
     name = getattr(operation, "op", operation)
     raise NotSupported(f"all-reduce with {name}: the elastic runtime has SUM, MIN and MAX")
+
+
+class Value(NamedTuple):
+    """A worker's tensor in an all-reduce. `host` is the same one, or its copy in host memory."""
+
+    tensor: torch.Tensor
+    host: torch.Tensor
 
 
 class Arranged:
@@ -110,7 +117,7 @@ class Group(dist.ProcessGroup):
             self._works = []
 
     def _finished(self, result: Any) -> Any:
-        future: torch.futures.Future[Any] = torch.futures.Future()
+        future = gpu.future()
         future.set_result(result)
         work = private.finished(future)
         self.forget()
@@ -133,9 +140,9 @@ class Group(dist.ProcessGroup):
         for tensor in tensors:
             if tensor.layout != torch.strided:
                 raise NotSupported("sparse tensors (nn.Embedding with sparse=True, for example)")
-            if tensor.device.type != "cpu":
+            if tensor.device.type != "cpu" and not (gpu.holds(tensor) and gpu.started()):
                 raise NotSupported(
-                    f"tensors on {tensor.device}: no comparison with stock PyTorch covers GPUs"
+                    f"tensors on {tensor.device}: no comparison with stock PyTorch covers them"
                 )
 
     def allreduce(self, tensors: Tensors, options: Any = None) -> Any:
@@ -147,28 +154,31 @@ class Group(dist.ProcessGroup):
             host.stage.cut.called(self._worker.rank)
             return host.gloo.allreduce(tensors, options or dist.AllreduceOptions())
 
-        def act(values: dict[int, torch.Tensor]) -> torch.Tensor | None:
-            mine = {rank: _flat(value) for rank, value in values.items()}
-            return self._reduced(values, _combined(host, mine, operation))
+        def act(values: dict[int, Value]) -> torch.Tensor | None:
+            mine = {rank: _flat(value.host) for rank, value in values.items()}
+            result = gpu.back(_combined(host, mine, operation), tensors[0])
+            return self._reduced([value.tensor for value in values.values()], result)
 
-        take = self._bring("all-reduce", tensors[0], act)
+        take = self._bring("all-reduce", Value(tensors[0], self._parked(tensors[0])), act)
         # The script's own calls wait; DistributedDataParallel's are asynchronous.
         asynchronous = options is None or options.asyncOp
         waits = not asynchronous or self.waits_in_backward
         if waits or not (self._pending or private.at_end_of_backward(self._drain)):
             return self._finished(self._taken(tensors, take()))
-        future: torch.futures.Future[Any] = torch.futures.Future()
+        future = gpu.future()
         self._pending.append((take, future, tensors))
         work = private.finished(future)
         self._works.append(work)
         return work
 
-    def _reduced(
-        self, values: dict[int, torch.Tensor], result: torch.Tensor
-    ) -> torch.Tensor | None:
+    def _parked(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, or its copy in host memory, as the worker has it while it waits for a sum."""
+        return gpu.on_host(tensor)
+
+    def _reduced(self, tensors: Tensors, result: torch.Tensor) -> torch.Tensor | None:
         """The tensors of the workers of this process have the result afterwards."""
-        for value in values.values():
-            value.detach().copy_(result.view(value.shape))
+        for tensor in tensors:
+            tensor.detach().copy_(result.view(tensor.shape))
         return None
 
     def _taken(self, tensors: Tensors, result: torch.Tensor | None) -> Tensors:
@@ -199,8 +209,10 @@ class Group(dist.ProcessGroup):
 
         # In one process nothing else is needed, and rank `root` does not wait, as with gloo.
         source = root if host.gloo is None else None
-        sent = self._bring("broadcast", tensors[0], act, source)()
-        if self._worker.rank != root:
+        mine = self._worker.rank == root
+        value = gpu.on_host(tensors[0]) if mine else torch.empty_like(tensors[0], device="cpu")
+        sent = self._bring("broadcast", value, act, source)()
+        if not mine:
             tensors[0].detach().copy_(sent.view(tensors[0].shape))
         if self._arranged is not None:
             self._arranged.record(tensors[0])
@@ -215,7 +227,7 @@ class Group(dist.ProcessGroup):
             # Copies, because a worker may change its tensor before another has read it.
             return host.gathered({rank: _flat(value).clone() for rank, value in values.items()})
 
-        gathered: Tensors = self._bring("all-gather", tensor, act)()
+        gathered: Tensors = self._bring("all-gather", gpu.on_host(tensor), act)()
         return gathered
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from . import context
+from . import context, determinism, gpu
 from .errors import NotSupported
 from .order import ring_sum
 from .stage import Stage
@@ -54,6 +54,8 @@ class Host:
         self.ranks = self.blocks[index]
         self.index = index
         self._pid = os.getpid()
+        self.gpu = stage.gpus[index % len(stage.gpus)] if stage.gpus else None
+        self._store = store
         self._defaults: dict[str, Any] | None = None  # when the first worker began its first step
         self.turns = Turns(self.ranks)
         self.meetings = Meetings(self.ranks, self._wait, self.turns)
@@ -86,6 +88,7 @@ class Host:
     def check_defaults(self) -> None:
         """Raises NotSupported if a worker has changed a default of the process since the first step
         of any: others would have it amid their steps."""
+        gpu.check_deterministic()
         now = context.defaults()
         if self._defaults is None:
             self._defaults = now
@@ -93,6 +96,31 @@ class Host:
             raise NotSupported(
                 f"{', '.join(changed)}: a default of the whole process that changes after the "
                 "first step. Set it before the loops, in all ranks"
+            )
+
+    def start_gpu(self) -> None:
+        """Called by each worker when it begins. Raises NotSupported for a GPU that the run cannot
+        use with its level of determinism."""
+        if self.gpu is None:
+            return
+        if determinism.pinned():
+            raise NotSupported("--determinism D2 on a GPU: no comparison covers two types of GPU")
+        if not gpu.started():
+            gpu.start(self.gpu)
+            if self.stage.keeps_bits:
+                gpu.check_covered(self.stage.covered)
+                self._check_kinds()
+        gpu.seed_generators()
+
+    def _check_kinds(self) -> None:
+        """All processes of the run have the same type of GPU."""
+        mine = gpu.kind()
+        self._store.set(f"GPU of process {self.index}", mine)
+        its = self._store.get("GPU of process 0").decode()
+        if its != mine:
+            raise NotSupported(
+                f"several types of GPU: process 0 has {its}, process {self.index} {mine}. Bits "
+                "would differ"
             )
 
     def saved(self) -> Path:

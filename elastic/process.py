@@ -24,7 +24,7 @@ from .progress import Enumerate
 from .stage import Stage
 from .worker import Worker
 
-GLOO = (None, "gloo", "cpu:gloo")
+GLOO = (None, "gloo", "cpu:gloo", "cuda:gloo", "cpu:gloo,cuda:gloo")
 MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # with which users change it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 LARGEST_IN_HEAP, KEPT_BYTES = 1 << 25, 1 << 30  # the first is glibc's limit
@@ -80,13 +80,14 @@ def _install() -> None:
     private.refuse_graphs(_refuse_in_worker)
 
 
-def _environment(rank: int, world: int) -> None:
-    """Sets the variables that torchrun sets on one machine."""
+def _environment(rank: int, world: int, gpu: bool) -> None:
+    """Sets the variables that torchrun sets on one machine. A process with a GPU sees one, so each
+    rank is there as if alone on its machine: scripts use the device `cuda:$LOCAL_RANK`."""
     os.environ.update(
         RANK=str(rank),
-        LOCAL_RANK=str(rank),
+        LOCAL_RANK="0" if gpu else str(rank),
         WORLD_SIZE=str(world),
-        LOCAL_WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE="1" if gpu else str(world),
     )
 
 
@@ -152,7 +153,8 @@ class _Threads:
         context.use_threads(self._host.stage.threads)
         self._write_to(worker)
         private.set_world(private.own_world())
-        _environment(worker.rank, self._host.world)
+        _environment(worker.rank, self._host.world, self._host.gpu is not None)
+        self._host.start_gpu()
         # The end of a backward pass then waits in this thread and stops no other worker's.
         torch.autograd.set_multithreading_enabled(False)
 

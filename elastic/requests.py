@@ -2,7 +2,8 @@
 as the reply, when the request has been carried out.
 
 A request is {"request": NAME} with NAME among REQUESTS; `scale` and `resume` have "processes", too.
-In a fleet `resume` also has "cores": for each process, the numbers of those on which it runs.
+In a fleet `resume` also has "cores": for each process, the numbers of those on which it runs; and
+"gpus" on devices of type nvidia: for each process, [name for CUDA_VISIBLE_DEVICES, bytes].
 A reply has "error", or what the request asked for.
 """
 
@@ -84,6 +85,7 @@ class Request(NamedTuple):
     processes: int | None
     connection: socket.socket
     cores: tuple[tuple[int, ...], ...] = ()  # of each process; empty: those of the run
+    gpus: tuple[tuple[str, int], ...] = ()  # likewise
 
     def reply(self, **fields: Any) -> None:
         with contextlib.suppress(OSError):  # who asked has gone
@@ -106,12 +108,26 @@ def _read(line: bytes, connection: socket.socket) -> Request:
     cores = fields.get("cores", [])
     if not _are_cores(cores) or (cores and len(cores) != processes):
         raise Refused(f"cores must be a list of numbers for each process, not {cores!r}")
-    return Request(fields["request"], processes, connection, tuple(map(tuple, cores)))
+    gpus = fields.get("gpus", [])
+    if not _are_gpus(gpus) or (gpus and len(gpus) != processes):
+        raise Refused(f"gpus must be a list of [name, bytes] for each process, not {gpus!r}")
+    of_each = tuple(map(tuple, cores)), tuple((name, memory) for name, memory in gpus)
+    return Request(fields["request"], processes, connection, *of_each)
 
 
 def _are_cores(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, list) and each and all(type(core) is int and core >= 0 for core in each)
+        for each in value
+    )
+
+
+def _are_gpus(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list)
+        and [type(part) for part in each] == [str, int]
+        and each[0]
+        and each[1] >= 0
         for each in value
     )
 

@@ -20,8 +20,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import private
+from . import gpu, private
 from .cut import Cut
+from .gpu import COVERED, Gpu
 from .host import blocks
 from .imports import FOLDER
 from .process import Script, work
@@ -40,7 +41,8 @@ class Plan(NamedTuple):
     """The arguments of a run. `counts`: from which step on how many processes; the first from 0.
     `suspended`: it begins without processes, and waits until it is resumed. `keeps_bits`: the bits
     do not depend on the number of processes (D1). `cores`: of each process, those on which it runs;
-    empty: all. `threads`: of PyTorch's operators, on any cores; saved state has it, too."""
+    empty: all. `threads`: of PyTorch's operators, on any cores; saved state has it, too. `gpus`: of
+    each process; empty: none. `covered`: as in Stage."""
 
     world: int
     counts: tuple[tuple[int, int], ...]
@@ -51,6 +53,8 @@ class Plan(NamedTuple):
     keeps_bits: bool = True
     cores: tuple[tuple[int, ...], ...] = ()
     threads: int = 1
+    gpus: tuple[Gpu, ...] = ()
+    covered: Path = COVERED
 
     def processes(self, step: int) -> int:
         return [count for start, count in self.counts if start <= step][-1]
@@ -128,6 +132,8 @@ class Running:
             continues,
             plan.keeps_bits,
             plan.threads,
+            plan.gpus,
+            plan.covered,
         )
         self.text = b""  # of a report that is not complete
         self.gone = False  # whether its processes know where the saved state is
@@ -159,6 +165,7 @@ class Running:
             os.close(descriptor)
         if os.getppid() != parent:
             return 1
+        gpu.see(plan.gpus[index % len(plan.gpus)] if plan.gpus else None)
         if plan.cores:
             private.allow_data_workers()  # with more cores the script would not warn, either
             _pin(index, plan.cores[index % len(plan.cores)])
@@ -606,6 +613,8 @@ class Parent:
     def _resume(self, request: Request) -> None:
         self._count(request.processes)
         self._plan = self._plan._replace(cores=request.cores)
+        if request.gpus:
+            self._plan = self._plan._replace(gpus=tuple(Gpu(*each) for each in request.gpus))
         self._asked = request
 
     def _rest(self) -> None:

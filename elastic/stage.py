@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .cut import NEVER, Cut, Marks
 from .errors import Stopped
+from .gpu import COVERED, Gpu
 
 STAY = b"stay"
 LONGEST_REASON = 1000  # characters; a pipe takes 4096 bytes at once
@@ -23,7 +24,8 @@ class Stage(NamedTuple):
     `go` is a file descriptor per process, on which the parent's words arrive: the folder with the
     state, if the process `continues`; at the end, whether to stay. `report` is one on which the
     processes report. `keeps_bits`: sums have the order, and reducers the buckets, that they would
-    have in any number of processes. `threads`: with how many a script's operators begin."""
+    have in any number of processes. `threads`: with how many a script's operators begin. `gpus`: of
+    each process; empty: none. `covered`: the file with the types of GPU that the run may use."""
 
     world: int
     processes: int
@@ -36,6 +38,8 @@ class Stage(NamedTuple):
     continues: bool
     keeps_bits: bool = True
     threads: int = 1
+    gpus: tuple[Gpu, ...] = ()
+    covered: Path = COVERED
 
     def saves(self, step: int, marks: Marks, saved: int) -> bool:
         """Whether a worker that has saved at step `saved` last saves before this step."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import context, determinism, private, sealing
+from . import context, determinism, gpu, private, sealing
 from .errors import NotSupported
 from .sealing import Damaged
 
@@ -115,15 +115,20 @@ def _own(wrapped: Wrapped) -> dict[str, Any]:
 
 @cache
 def _code_path() -> str:
-    return determinism.code_path(torch.backends.cpu.get_cpu_capability())
+    path = determinism.code_path(torch.backends.cpu.get_cpu_capability())
+    return f"{gpu.kind()}; {path}" if gpu.kind() else path
 
 
-def _check_code_path(saved: str) -> None:
-    if saved != (here := _code_path()):
+def _check_code_path(saved: str, keeps_bits: bool) -> None:
+    here = _code_path()
+    on_gpu = here.startswith("GPU ")
+    if saved.startswith("GPU ") != on_gpu:
+        raise NotSupported(f"state saved on {saved} does not continue on {here}")
+    if keeps_bits and saved != here:
         raise NotSupported(
-            f"state saved on another type of CPU ({saved}) than this one ({here}): bits would "
-            "differ. Several types need --determinism D2 from the beginning; --determinism D0 "
-            "continues with other bits"
+            f"state saved on another type of {'GPU' if on_gpu else 'CPU'} ({saved}) than this one "
+            f"({here}): bits would differ. --determinism D0 continues with other bits; several "
+            "types of CPU need --determinism D2 from the beginning"
         )
 
 
@@ -185,6 +190,8 @@ def _file(path: Path) -> Any:
     try:
         return torch.load(path, weights_only=False, mmap=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        if "on a CUDA device" in str(error):
+            raise NotSupported("state saved on a GPU does not continue without one") from None
         raise Damaged(f"{path} is missing or damaged: {error}") from error
 
 
@@ -261,8 +268,7 @@ def load_own(worker: Worker, folder: Path) -> dict[str, Any]:
     """Everything of the logical worker, as far as its script has made it, except its generators,
     which the caller sets last. Returns what was saved."""
     state: dict[str, Any] = _file(folder / sealing.own(worker.rank))
-    if worker.host.stage.keeps_bits:
-        _check_code_path(state["code_path"])
+    _check_code_path(state["code_path"], worker.host.stage.keeps_bits)
     context.use_threads(state["threads"])
     _load_gradients(worker, folder, state["gradients"])
     for wrapped, saved in zip(worker.wrapped, state["wrapped"], strict=False):

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from . import context, private, state
+from . import context, gpu, private, state
 from .buckets import Buckets
 from .cut import NEVER
 from .data import Reader, Saved
@@ -143,7 +143,10 @@ def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
             )
     for wrapped, _ in optimizers.values():
         wrapped.group.stepped()
+    waits = first.group.parked.restore()
     result = step()
+    if waits:
+        first.group.park()
     if first.places() != first.shared_at:
         raise NotSupported(f"{type(first.optimizer).__name__}, which sets p.data of parameters")
     for other in others:
@@ -181,9 +184,7 @@ class Worker:
         self.host.check_process()
         return self.host.meetings.bring(self.rank, key, value, act, source)
 
-    def bring_next(
-        self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]
-    ) -> Callable[[], Any]:
+    def bring_next(self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]) -> Brought:
         """Meets the others with a subject, which each counts."""
         self._calls[subject] += 1
         return self.bring((subject, self._calls[subject]), value, act)
@@ -219,7 +220,11 @@ class Worker:
             if closure is not None:
                 raise NotSupported("an optimizer that calls a closure (LBFGS, for example)")
             subject = f"the step of optimizer {number}, call"
-            result = self.bring_next(subject, (wrapped, own_step), _stepped)()
+            take = self.bring_next(subject, (wrapped, own_step), _stepped)
+            if take.waits:
+                wrapped.group.park()
+            result = take()
+            wrapped.group.parked.restore()
             private.mark_stepped(this)
             return result
 
@@ -300,6 +305,7 @@ class Worker:
         example; empty: it has been."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            gpu.synchronize()
             state.save_own(self, folder, self._written(), reader.saved())
             if self.rank == 0:
                 state.save_shared(self, folder)

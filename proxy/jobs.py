@@ -38,6 +38,7 @@ class Placement:
     check_order: str
     incarnation: int
     cores: tuple[tuple[int, ...], ...] = ()  # of each device, if it has any
+    gpus: tuple[tuple[str, int], ...] = ()  # of each device: messages.Peered
 
     @staticmethod
     def read(message: messages.Place) -> Placement:
@@ -54,6 +55,7 @@ class Placement:
             message.check_order,
             message.incarnation,
             tuple(tuple(device.cores) for device in message.devices),
+            tuple((device.gpu, device.memory) for device in message.devices if device.gpu),
         )
 
 

@@ -129,6 +129,8 @@ class ProxyHello(Struct, frozen=True):
     cores: list[int] = []
     # numbers of a real GPU that ranks see: fields of struct rf_device
     facts: dict[str, Annotated[int, Meta(ge=1, lt=2**31)]] = {}
+    runtime: Annotated[str, Meta(pattern=r"^(proxy|elastic)?\Z")] = ""  # as its pool describes it
+    gpu: str = ""  # for CUDA_VISIBLE_DEVICES, if the processes of jobs use the GPU directly
     # the GPU's own compute capability, if `cc` is OWN_CC
     own_cc: Annotated[str, Meta(pattern=r"^([0-9]{1,3}\.[0-9])?\Z")] = ""
 
@@ -275,12 +277,14 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Peered(Struct, frozen=True, forbid_unknown_fields=True):
-    """A device of a placement, the socket of its proxy, and the cores that it has, if it reports
-    any."""
+    """A device of a placement, and the socket of its proxy; the cores that it has, if it reports
+    any; the GPU that processes use directly, if there is one, and how many bytes of it."""
 
     device: Name
     socket: SocketPath
     cores: list[int] = []
+    gpu: str = ""
+    memory: Size = 0
 
 
 class OfJob(Operation, frozen=True):

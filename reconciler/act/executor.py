@@ -168,11 +168,11 @@ class Executor(JobActions):
         ]
         if device.core_count:
             arguments += ["--cores", str(device.core_count), "--first-core", str(device.first_core)]
+        if device.runtime:
+            arguments += ["--runtime", device.runtime]
         program = os.environ.get("RANKFOLD_PROXY")  # tests replace the proxy program with it
         command = (
-            shlex.split(program)
-            if program
-            else [sys.executable, "-m", runtimes.server(device.type)]
+            shlex.split(program) if program else [sys.executable, "-m", runtimes.server(device)]
         )
         try:
             with self.layout.proxy_file(device.name, ".log").open("ab") as log:
@@ -328,6 +328,8 @@ class Executor(JobActions):
         found: Json = {"device": device.name, "socket": str(self.layout.proxy_socket(device.name))}
         if device.cores:  # proxies older than the field would refuse it
             found["cores"] = list(device.cores)
+        if device.gpu:
+            found |= {"gpu": device.gpu, "memory": device.memory}
         return found
 
     def barrier(self, action: actions.Barrier) -> Steps:

@@ -91,6 +91,7 @@ class Device(Struct, frozen=True):
     # A device of type cpu has so many cores of the machine, after so many of other devices.
     core_count: Annotated[int, Meta(ge=0, le=CORES_MAX)] = 0
     first_core: Annotated[int, Meta(ge=0)] = 0
+    runtime: Annotated[str, Meta(pattern=r"^(proxy|elastic)?\Z")] = ""  # empty: its type's usual
 
 
 class Pool(Struct, frozen=True):
@@ -274,11 +275,12 @@ class Job(Struct, frozen=True):
                 "enum": ["proxy", "elastic"],
                 "default": "proxy",
                 "description": "proxy: any program, on devices of type soft or nvidia. elastic: a "
-                "PyTorch script with a few lines changed, on devices of type cpu. Fixed at the "
-                "first start.",
+                "PyTorch script with a few lines changed, on devices of type cpu, or of type "
+                "nvidia whose pool has runtime: elastic. Fixed at the first start.",
             },
             "`proxy`: any program, on devices of type soft or nvidia. `elastic`: a PyTorch script "
-            "with a few lines changed, on devices of type cpu. See [elastic.md](elastic.md)",
+            "with a few lines changed, on devices of type cpu, or of type nvidia whose pool has "
+            "`runtime: elastic`. See [elastic.md](elastic.md)",
             shown="proxy",
             fixed=True,
         ),

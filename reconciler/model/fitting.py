@@ -43,7 +43,8 @@ class Groups:
         alike: dict[Hashable, Group] = {}
         for position, device in enumerate(devices):
             kind = (
-                device.type, device.memory, device.cc, device.only_for, device.domain, device.node
+                device.type, device.runtime, device.memory, device.cc,
+                device.only_for, device.domain, device.node,
             )  # fmt: skip
             alike.setdefault(kind, Group(device)).positions.append(position)
         self.all = tuple(alike.values())
@@ -113,21 +114,23 @@ def _requirements(job: Job, record: Record) -> Hashable:
     if record.device_type:
         virtual = record.device
         cc = (virtual.get("cc_major", 0), virtual.get("cc_minor", 0))
-        return (record.device_type, virtual["memory_bytes"], cc)
+        return (job.runtime, record.device_type, virtual["memory_bytes"], cc)
     return (job.runtime, job.device_types)
 
 
 def may_use(device: Device, job: Job, record: Record) -> bool:
     """Whether a job may be placed on a device, whichever job has it now."""
-    if device.only_for not in (None, job.name):
+    if device.only_for not in (None, job.name) or not runtimes.serves(device, job):
         return False
     if record.device_type:
         virtual = record.device
         cc = (int(virtual.get("cc_major", 0)), int(virtual.get("cc_minor", 0)))
         known = cc_of(device)
-        fits = device.memory >= virtual["memory_bytes"] and (known is None or known >= cc)
-        return device.type == record.device_type and fits
-    return runtimes.may_get(job, device.type)
+        runs = known is None or runtimes.runs_on(job, known, cc)
+        return (
+            device.type == record.device_type and device.memory >= virtual["memory_bytes"] and runs
+        )
+    return not job.device_types or device.type in job.device_types
 
 
 def most_frequent(kinds: Mapping[str, int]) -> str:

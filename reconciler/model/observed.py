@@ -91,6 +91,8 @@ class ObservedDevice(Struct, frozen=True):
     first_core: int = 0
     cores: tuple[int, ...] = ()  # numbers of the cores on which its processes run; empty: all
     facts: Mapping[str, int] = field(default_factory=dict)  # of a real GPU, as its ranks see them
+    runtime: str = ""  # as in its pool
+    gpu: str = ""  # the GPU's name for CUDA_VISIBLE_DEVICES, if its jobs use it directly
     own_cc: str = ""  # if `cc` is "own": the compute capability of the GPU
 
     def job(self, name: str) -> JobOnDevice | None:

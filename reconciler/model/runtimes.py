@@ -1,17 +1,19 @@
 """The runtimes of jobs: which devices each may get, what launchers start for it, and which program
-serves its devices. No other module distinguishes them. Pure."""
+serves its devices. A device serves jobs of one runtime. No other module distinguishes them. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.values import Json
 
 PROXY, ELASTIC = "proxy", "elastic"
-DEVICES = {PROXY: ("soft", "nvidia"), ELASTIC: ("cpu",)}
-SERVERS = {"cpu": "rankfold.proxy.cpu"}  # of other types: rankfold.proxy.server
+DEVICES = {PROXY: ("soft", "nvidia"), ELASTIC: ("cpu", "nvidia")}
+USUAL = {"soft": PROXY, "nvidia": PROXY, "cpu": ELASTIC}  # of devices whose pool names none
+SERVERS = {PROXY: "rankfold.proxy.server", ELASTIC: "rankfold.proxy.runs"}
 PYTHON = re.compile(r"python[0-9.]*")
 # The job's Python finds this package after its own ones.
 RUN = (
@@ -20,21 +22,40 @@ RUN = (
 )
 
 
-def server(device_type: str) -> str:
-    """The module that serves a device of this type."""
-    return SERVERS.get(device_type, "rankfold.proxy.server")
+def of_pool(device_type: str, given: str) -> str:
+    """The runtime in the description of a device, if its pool gives this one; both are empty for
+    the usual one of its type. Raises ValueError if there is no such device."""
+    if given and device_type not in DEVICES[given]:
+        allowed = " and ".join(DEVICES[given])
+        raise ValueError(f"runtime {given} has {allowed}, not {device_type}")
+    return "" if given == USUAL[device_type] else given
 
 
-def may_get(job: Job, device_type: str) -> bool:
-    """Whether the job's runtime and its file allow a device of this type."""
-    return device_type in DEVICES[job.runtime] and device_type in (
-        job.device_types or (device_type,)
-    )
+def _of(device: Device) -> str:
+    return device.runtime or USUAL[device.type]
 
 
-def device_types(runtime: str) -> tuple[str, ...]:
+def server(device: Device) -> str:
+    """The module that serves a device."""
+    return SERVERS[_of(device)]
+
+
+def serves(device: Device, job: Job) -> bool:
+    """Whether the device is for jobs of this runtime."""
+    return _of(device) == job.runtime
+
+
+def runs_on(job: Job, own: tuple[int, int], seen: tuple[int, int]) -> bool:
+    """Whether a job that sees the compute capability `seen` runs on a device with another one. The
+    elastic runtime uses a GPU as it is: other GPUs have other bits. 0.0: not known."""
+    return own == seen or seen == (0, 0) if job.runtime == ELASTIC else own >= seen
+
+
+def device_types(runtime: str, determinism: str) -> tuple[str, ...]:
     """The types of device for a job whose file names none; empty: any that the runtime has."""
-    return DEVICES[runtime] if runtime == ELASTIC else ()
+    if runtime != ELASTIC:
+        return ()
+    return DEVICES[runtime] if determinism != "D2" else ("cpu",)
 
 
 def no_saves(job: Job, no_processes: str) -> str:
@@ -56,6 +77,9 @@ def faults(
         found.append(("command", reason))
     if runtime != ELASTIC and determinism == "D2":
         found.append(("determinism", "D2 needs runtime elastic; use D0 or D1"))
+    elif determinism == "D2" and "nvidia" in device_types:
+        reason = "D2 is for CPUs: no comparison covers two types of GPU; use D0 or D1"
+        found.append(("determinism", reason))
     return found
 
 
@@ -69,7 +93,7 @@ def of_launcher(job: Job, rank: int, incarnation: int, folder: str, packages: st
     absolute path; `packages`: the folder that has this package."""
     if job.runtime != ELASTIC:
         return {}
-    state = f"{folder}/elastic-{incarnation}"  # as in proxy/cpu.py
+    state = f"{folder}/elastic-{incarnation}"  # as in proxy/runs.py
     python, script, *arguments = job.command
     run = ["run", "--world", str(job.world_size), "--suspended", "--state", state]
     run += ["--determinism", job.determinism, "--logs", f"{folder}/logs", script, *arguments]

@@ -185,6 +185,8 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> ObservedDev
         cores=tuple(hello.cores),
         facts=hello.facts,
         own_cc=hello.own_cc,
+        runtime=hello.runtime,
+        gpu=hello.gpu,
     )
 
 

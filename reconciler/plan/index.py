@@ -186,7 +186,7 @@ class Index:
         return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
 
-DESCRIBED = ("type", "memory", "cc", "speed", "core_count", "first_core")
+DESCRIBED = ("type", "memory", "cc", "speed", "core_count", "first_core", "runtime")
 _described = attrgetter(*DESCRIBED)
 
 

@@ -268,7 +268,7 @@ def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
 
 
 _OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
-_OF_DEVICES |= {"domain": "domain", "node": "node", "core_count": "cores"}
+_OF_DEVICES |= {"domain": "domain", "node": "node", "core_count": "cores", "runtime": "runtime"}
 
 
 def _shown(attribute: str, value: object) -> str:

@@ -517,6 +517,11 @@ class _Reader:
             if "cores" in group and not cores:
                 reason = f"devices of type {group['type']} have none: remove it"
                 self.fault(file, doc, ("spec", "devices", at, "cores"), reason)
+            try:
+                runtime = runtimes.of_pool(group["type"], group.get("runtime", ""))
+            except ValueError as error:
+                self.fault(file, doc, ("spec", "devices", at, "runtime"), str(error))
+                runtime = ""
             for _ in range(int(group.get("count", 1))):
                 number = index[group["type"]] = index.get(group["type"], -1) + 1
                 devices.append(
@@ -530,6 +535,7 @@ class _Reader:
                         node=node,
                         core_count=cores,
                         first_core=first_core,
+                        runtime=runtime,
                     )
                 )
                 first_core += cores
@@ -587,7 +593,9 @@ class _Reader:
             given["runtime"], spec["command"], types, given["determinism"]
         ):
             self.fault(file, doc, ("spec", where), problem)
-        given["device_types"] = given["device_types"] or runtimes.device_types(given["runtime"])
+        given["device_types"] = given["device_types"] or runtimes.device_types(
+            given["runtime"], given["determinism"]
+        )
         parallelism = spec.get("parallelism", {})
         if parallelism.get("data", world_size) != world_size:
             reason = f"is not implemented yet; only its default, worldSize ({world_size}), is"

@@ -174,9 +174,12 @@ TABLE: Table = {
             "sums-stay": ("            emptied.add(each)", "            pass"),
         },
         RESIZE: {
-            "buckets-without-memory": ("        self._emptied.restore()", "        pass"),
+            "buckets-without-memory": (
+                "\n        self._emptied.restore()\n\n",
+                "\n        pass\n\n",
+            ),
             "gradients-without-memory": ("            gradients.restore()", "            pass"),
-            "memory-of-an-array-is-taken": (" and storage.resizable():", ":"),
+            "memory-of-an-array-is-taken": (" and storage.resizable())", ")"),
             "numbers-of-uses-are-shared": (" and tensor.is_floating_point()", ""),
         },
     },
@@ -244,7 +247,12 @@ TABLE: Table = {
         ONCE_SAVED: {
             "equal-gradients-saved-twice": ("            return rank\n", "            pass\n"),
         },
-        RESUME: {"another-type-of-cpu-unnoticed": ("if saved != (here", "if not (here")},
+        RESUME: {
+            "another-type-of-cpu-unnoticed": (
+                "    if keeps_bits and saved != here:",
+                "    if False:",
+            )
+        },
         RESIZE: {
             "buffers-of-rank-0": (
                 "state: dict[str, Any] = _file(folder / sealing.own(worker.rank))",

@@ -1,5 +1,6 @@
-"""The server of a device of type cpu has a run's processes started, held, released and ended. The
-run here answers requests with what a test says, so neither PyTorch nor a launcher is needed."""
+"""The server of a device for the elastic runtime has a run's processes started, held, released and
+ended. The run here answers requests with what a test says, so neither PyTorch nor a launcher is
+needed."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvidia.fake_driver import build
 
 from rankfold import control
 from rankfold.elastic.requests import Request, Requests
-from rankfold.proxy.cpu import own_cores
+from rankfold.proxy.runs import own_cores
 from support.leaks import State
 from support.patience import Pauses, scaled
 
@@ -33,6 +35,7 @@ class Run:
         self.quiet_s, self.awaited = 0.0, list(range(WORLD))
         self.requested: list[tuple[str, int | None]] = []
         self.cores: list[Any] = []  # of each request to resume
+        self.gpus: list[Any] = []  # likewise
         self.late: list[Request] = []  # to which the test replies
         self.delayed: set[str] = set()  # names of requests that go there
         self._requests = Requests(folder)
@@ -54,7 +57,9 @@ class Run:
             request.reply(**fields, saved=None)
             return
         self.requested.append((request.name, request.processes))
-        self.cores += [request.cores] if request.name == "resume" else []
+        if request.name == "resume":
+            self.cores.append(request.cores)
+            self.gpus.append(request.gpus)
         if request.name in self.delayed:
             self.late.append(request)
             return
@@ -71,12 +76,12 @@ class Run:
 
 
 class Device:
-    def __init__(self, state: State, name: str) -> None:
+    def __init__(self, state: State, name: str, **given: str) -> None:
         self.name, self.socket = name, str(state.folder / name.replace("/", "."))
         options = {"device": name, "type": "cpu", "memory": "1048576", "cc": "9.0"}
-        options |= {"state": str(state.path), "socket": self.socket}
+        options |= {"state": str(state.path), "socket": self.socket} | given
         words = [word for key, value in options.items() for word in (f"--{key}", value)]
-        self._process = subprocess.Popen([sys.executable, "-m", "rankfold.proxy.cpu", *words])
+        self._process = subprocess.Popen([sys.executable, "-m", "rankfold.proxy.runs", *words])
 
     def answers(self) -> bool:
         assert self._process.poll() is None, f"{self.name} has ended"
@@ -214,6 +219,71 @@ def test_a_run_is_started_held_and_ended_by_its_first_device(
     first("place", **place([first], 2))
     first.reaches("running", 2)
     assert run.requested[5:] == [("resume", 1)]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake one, with one GPU of 4 GiB."""
+    monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))
+    monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
+
+
+@pytest.fixture
+def gpus(driver: None, state: State, run: Run) -> Iterator[list[Device]]:
+    of_pool = {"type": "nvidia", "runtime": "elastic", "cc": "own"}
+    devices = [
+        Device(
+            state, f"local/nvidia-{each}", memory=str(each + 1 << 30), index=str(each), **of_pool
+        )
+        for each in range(2)
+    ]
+    for each in devices:
+        until(each.answers)
+    yield devices
+    for each in devices:
+        each.close()
+
+
+def test_processes_see_the_gpus_of_their_devices(gpus: list[Device], run: Run) -> None:
+    facts = [each("hello") for each in gpus]
+    assert [each["runtime"] for each in facts] == ["elastic"] * 2
+    assert [each["own_cc"] for each in facts] == ["9.0"] * 2
+    names = [each["gpu"] for each in facts]
+    assert names == ["GPU-fafafafa-fafa-fafa-fafa-fafafafafafa"] * 2
+    message = place(gpus, 1)
+    message["devices"] = [
+        {"device": each.name, "socket": each.socket, "gpu": name, "memory": each_memory}
+        for each, name, each_memory in zip(gpus, names, (1 << 30, 2 << 30), strict=True)
+    ]
+    for each in gpus:
+        each("place", **message)
+    for each in gpus:
+        each.reaches("running")
+    assert run.gpus == [((names[0], 1 << 30), (names[1], 2 << 30))]
+    assert run.cores == [()]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"memory": str(5 << 30)}, "GPU 0 has 4096 MiB, the pool wants 5120"),
+        ({"cc": "8.0"}, "GPU 0 has compute capability 9.0, not 8.0"),
+        ({"index": "1"}, "there is no GPU 1: the driver shows 1 (CUDA_VISIBLE_DEVICES?)"),
+    ],
+)
+def test_a_gpu_that_is_not_as_its_pool_says_is_refused(
+    driver: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    options: dict[str, str],
+    reason: str,
+) -> None:
+    monkeypatch.delenv("RANKFOLD_NVIDIA_SHARE")
+    given = {"device": "local/nvidia-0", "type": "nvidia", "memory": "1048576", "cc": "own"}
+    given |= {"state": "/nonexistent", "socket": "/nonexistent"} | options
+    words = [word for key, value in given.items() for word in (f"--{key}", value)]
+    assert subprocess.run([sys.executable, "-m", "rankfold.proxy.runs", *words]).returncode == 1
+    assert f"rankfold-runs: local/nvidia-0: {reason}" in capfd.readouterr().err
 
 
 def test_a_detach_ends_when_the_processes_have_ended(devices: list[Device], run: Run) -> None:

@@ -379,6 +379,15 @@ def framework(name: str) -> None:
     _compare(plain(*train).splitlines(), on_gpu(1, 1, *train, memory="8GiB"))
 
 
+def elastic() -> None:
+    """The elastic runtime in one process and in several, against DistributedDataParallel over gloo
+    with tensors on the one GPU."""
+    python = _python_with(SEES_TESTED_TORCH, "a PyTorch that the elastic runtime was tested with")
+    note = ROOT / "build/gpu/elastic-gpus.json"
+    words = ("-m", "rankfold.elastic", "compare", "--covered", note)
+    print(run(python, *words, PYTHONPATH=str(ROOT)))
+
+
 def _compare(alone: list[str], one: list[str]) -> None:
     """Losses on plain CUDA, and of one rank. They may differ a little where the algorithms do."""
     print("plain CUDA:", *alone[-1:], "\nrankfold:  ", *one[-1:])
@@ -398,6 +407,13 @@ def _loss(line: str) -> float:
 
 
 SEES_TORCH = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+SEES_TESTED_TORCH = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+from rankfold.elastic import private
+private.check_version(private.torch.__version__)
+sys.exit(not private.torch.cuda.is_available())
+"""
 FRAMEWORKS = {
     "torch": (SEES_TORCH, "a PyTorch"),
     "compiled": (SEES_TORCH + "\nimport triton", "a PyTorch"),
@@ -500,6 +516,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "gpt": (gpt, 120.0),
     "pytorch": (pytorch, 150.0),
     **{f"framework {name}": (functools.partial(framework, name), 100.0) for name in FRAMEWORKS},
+    "elastic": (elastic, 120.0),
     "recovery": (recovery, 120.0),
     "answers": (answers, 60.0),
     "launches": (launches, 120.0),

@@ -203,6 +203,19 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+/* Servers that leave a GPU to others ask this. */
+EXPORT CUresult cuDeviceGetUuid_v2(char uuid[16], CUdevice device)
+{
+	memset(uuid, 0xfa, 16);
+	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	*bytes = FAKE_MEMORY;
+	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
 /* An H100's; 1: what the device can do. */
 static int attribute_of(CUdevice_attribute attribute)
 {

@@ -620,6 +620,7 @@ FULL: dict[str, Any] = {
                     "computeCapability": "12.0",
                     "speed": 1.0,
                     "cores": 1,
+                    "runtime": "elastic",
                     "domain": "rack-1",
                     "node": "a",
                 }

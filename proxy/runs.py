@@ -1,10 +1,12 @@
-"""The server of a device of type cpu: `python -m rankfold.proxy.cpu`, one per device.
+"""The server of a device for jobs of the elastic runtime: `python -m rankfold.proxy.runs`, one per
+device of type cpu, and of type nvidia whose pool has `runtime: elastic`.
 
 It speaks the protocol of a device proxy (`rankfold.messages`) for jobs of the elastic runtime. The
 processes of such a job are children of its rank 0, which takes requests at a socket in the job's
 folder (elastic/requests.py). The server of the job's first device has these started, held, released
 and ended; each server reports the state of the run as the job's. At a cut the run is held: its
-state is saved in files, and its processes wait.
+state is saved in files, and its processes wait. The server itself uses no GPU: it says which one a
+process is to see, and how much of its memory it may take.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +28,7 @@ from rankfold import limits, messages
 from rankfold.control import ControlError, Frame, Message
 from rankfold.elastic import requests
 from rankfold.log import area, set_up
+from rankfold.proxy import gpus
 from rankfold.proxy.jobs import Placement
 from rankfold.service import Outgoing, Request, Server
 
@@ -165,12 +169,13 @@ def own_cores(all_cores: list[int], first: int, count: int) -> list[int]:
     return sorted({all_cores[(first + each) % len(all_cores)] for each in range(count)})
 
 
-class Cpu:
-    """The server of one device."""
+class Device:
+    """The server of one device. Raises gpus.NoGpu."""
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.cores = own_cores(sorted(os.sched_getaffinity(0)), options.first_core, options.cores)
+        self.gpu = _gpu(options) if options.type == "nvidia" else None
         self.jobs: dict[str, Job] = {}
         self._last_request = time.monotonic()
         self.server = Server(
@@ -209,6 +214,9 @@ class Cpu:
             "core_count": o.cores,
             "first_core": o.first_core,
             "cores": self.cores,
+            "runtime": o.runtime,
+            "gpu": self.gpu.name if self.gpu else "",
+            "own_cc": self.gpu.cc if self.gpu and o.cc == messages.OWN_CC else "",
             "pid": os.getpid(),
         }
 
@@ -383,6 +391,7 @@ class Cpu:
                 lambda _reply: self._query(job),
                 processes=len(placement.devices),
                 **({"cores": placement.cores} if all(placement.cores) else {}),
+                **({"gpus": placement.gpus} if placement.gpus else {}),
             )
         elif phase == "held":
             if job.cut_at is None:
@@ -423,6 +432,20 @@ class Cpu:
         self.server.after(ENDED_S, self._end_if_unneeded)
 
 
+def _gpu(options: argparse.Namespace) -> gpus.Gpu:
+    """The GPU of a device. Raises NoGpu if it is not as the pool describes it."""
+    found = gpus.find(options.index)
+    if found.memory < options.memory:
+        has, wants = found.memory >> 20, options.memory >> 20
+        raise gpus.NoGpu(f"GPU {options.index} has {has} MiB, the pool wants {wants}")
+    if options.cc != messages.OWN_CC and options.cc != found.cc:
+        raise gpus.NoGpu(
+            f"GPU {options.index} has compute capability {found.cc}, not {options.cc}: jobs of the "
+            "elastic runtime use it as it is. Leave computeCapability out"
+        )
+    return found
+
+
 def _age(since: float | None) -> float | None:
     return None if since is None else time.monotonic() - since
 
@@ -440,10 +463,11 @@ def _listens(job: Job) -> bool:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rankfold-cpu", description="Serve one CPU device.")
+    parser = argparse.ArgumentParser(prog="rankfold-runs", description="Serve one device.")
     parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
-    parser.add_argument("--type", required=True, choices=["cpu"])
-    parser.add_argument("--memory", required=True, type=int, help="bytes")
+    parser.add_argument("--type", required=True, choices=["cpu", "nvidia"])
+    parser.add_argument("--runtime", default="", help="as its pool gives it")
+    parser.add_argument("--memory", required=True, type=int, help="bytes of a GPU for each process")
     parser.add_argument("--cc", required=True, help="compute capability, for the protocol")
     parser.add_argument("--speed", default=1.0, type=float, help="relative speed")
     parser.add_argument("--index", default=0, type=int)
@@ -461,7 +485,11 @@ def main() -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limits.lift()
-    Cpu(options).run()
+    try:
+        device = Device(options)
+    except gpus.NoGpu as error:
+        sys.exit(f"rankfold-runs: {options.device}: {error}")
+    device.run()
 
 
 if __name__ == "__main__":
