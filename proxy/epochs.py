@@ -24,6 +24,7 @@ from rankfold.proxy.native import (
     Event,
     Native,
     NativeError,
+    Outbox,
     segment_create,
 )
 from rankfold.service import Outgoing, Request, Server
@@ -147,6 +148,19 @@ class Epochs:
         job.joined.add(index)
         self._on_all_joined(job)
 
+    def outbox(self, request: Request[messages.Outbox]) -> None:
+        """Send the descriptor of memory from which another device reads results directly."""
+        job, device = self._find(request.message), request.message.device
+        if not job.opened:
+            raise ControlError("unknown_job", "not opened here yet")
+        if device not in job.placement.devices:
+            raise ControlError("argument", f"{device} is not a peer of this job here")
+        try:
+            outbox = self.native.job_outbox(job.id)
+        except NativeError as error:
+            raise ControlError("unavailable", str(error)) from error
+        request.reply([outbox.fd], bytes=outbox.size, gpu=outbox.gpu.hex())
+
     def describe(self, job: Job) -> Message:
         """The epoch as `status` reports it."""
         self._remember(job)
@@ -166,6 +180,10 @@ class Epochs:
             "spent": now.get("spent"),
             "guard": now.get("guard"),
             "incarnation": job.placement.incarnation,
+            "readers": [job.placement.devices[n] for n in now.get("readers", ())],
+            "indirect": job.indirect,
+            "direct": now.get("direct", 0),
+            "through_host": now.get("through_host", 0),
         }
 
     # ---- connecting devices and ranks ----
@@ -226,6 +244,54 @@ class Epochs:
         if p.check_order != "none":
             self.native.check_order(job.id, p.check_order)
         job.opened = True
+        if self.native.hal == "nvidia":
+            for index in range(len(p.devices)):
+                if index != job.device:
+                    job.indirect[p.devices[index]] = "it has not answered yet"
+                    self._open_outbox(job, index, time.monotonic() + SEGMENT_WITHIN_S)
+
+    def _open_outbox(self, job: Job, index: int, deadline: float) -> None:
+        """Read another device's results directly, if possible; until then, and otherwise, they come
+        through host memory. Retry while the device does not have the job yet."""
+        p = job.placement
+        device = p.devices[index]
+
+        def on_reply_frame(reply: messages.OutboxMemory, fds: list[int]) -> None:
+            call.close()
+            try:
+                outbox = Outbox(fds[0], reply.bytes, bytes.fromhex(reply.gpu))
+                self.native.job_outbox_open(job.id, index, outbox)
+                del job.indirect[device]
+                log.info("job %s: the memory of %s is read directly", p.job, device)
+            except NativeError as error:
+                give_up(str(error))
+            finally:
+                os.close(fds[0])
+
+        def on_call_ended(reason: str) -> None:
+            if call.refused == "unknown_job" and time.monotonic() < deadline:
+                self.server.after(0.02, again)
+            else:
+                give_up(reason)
+
+        def again() -> None:
+            if job.opened:
+                self._open_outbox(job, index, deadline)
+
+        def give_up(reason: str) -> None:
+            job.indirect[device] = reason
+            log.info("job %s: %s is read through host memory: %s", p.job, device, reason)
+
+        call = Outgoing(
+            self.server,
+            p.sockets[index],
+            {"op": "outbox", "job": p.job, "epoch": p.epoch, "device": self.device},
+            reply=messages.OutboxMemory,
+            descriptors=1,
+            on_reply=on_reply_frame,
+            on_end=on_call_ended,
+        )
+        job.calls.append(call)
 
     def _on_all_joined(self, job: Job) -> None:
         if job.state == "joining" and len(job.joined) == len(job.placement.devices):

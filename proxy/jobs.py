@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from rankfold import messages
 from rankfold.control import Channel, Message
@@ -75,7 +76,7 @@ class Job:
         default_factory=set
     )  # devices that disconnected while it was at a cut
     peers: dict[Channel, int] = field(default_factory=dict)
-    calls: list[Outgoing[messages.Done]] = field(default_factory=list)
+    calls: list[Outgoing[Any]] = field(default_factory=list)
     exited: set[int] = field(default_factory=set)
     attached: dict[int, RankStatus] = field(default_factory=dict)  # at its arrival
     last: dict[int, RankStatus] = field(default_factory=dict)
@@ -83,6 +84,8 @@ class Job:
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
+    # other devices whose memory is read through the host's, and why
+    indirect: dict[str, str] = field(default_factory=dict)
     races: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)  # contents that should be equal and are not
     detaches: list[Request[messages.Detach]] = field(default_factory=list)

@@ -91,6 +91,15 @@ class RankStatus:
     moves: int = 0
 
 
+@dataclass(frozen=True)
+class Outbox:
+    """Memory of a device that others read directly; `gpu`: which one, 16 bytes."""
+
+    fd: int
+    size: int  # in bytes
+    gpu: bytes
+
+
 def _unfit(info: Any) -> str:
     """Why a kernel (FunctionInfo) is refused: a word of its access sets is not in its parameters.
     "": it is not."""
@@ -123,6 +132,7 @@ class Native:
         prepare: bool = True,
         moves_fd: int = 0,
     ):
+        self.hal = hal
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
         hal_name = self._ffi.new("char[]", hal.encode())
@@ -235,6 +245,22 @@ class Native:
 
     def job_fail(self, job: int, reason: str) -> None:
         self._lib.proxy_job_fail(self._proxy, job, reason.encode())
+
+    def job_outbox(self, job: int) -> Outbox:
+        """Memory of this device that other devices of the job may read directly. Its descriptor
+        stays the proxy's. Raises NativeError if there is none."""
+        made = self._ffi.new("struct proxy_outbox *")
+        if self._lib.proxy_job_outbox(self._proxy, job, made, self._error, 512):
+            raise NativeError(self._reason())
+        return Outbox(made.fd, made.bytes, bytes(made.gpu))
+
+    def job_outbox_open(self, job: int, device: int, outbox: Outbox) -> None:
+        """Read another device's memory directly from now on. Raises NativeError if it is to be read
+        through host memory."""
+        found = {"fd": outbox.fd, "bytes": outbox.size, "gpu": outbox.gpu}
+        given = self._ffi.new("struct proxy_outbox *", found)
+        if self._lib.proxy_job_outbox_open(self._proxy, job, device, given, self._error, 512):
+            raise NativeError(self._reason())
 
     def rank_attach(self, job: int, rank: int, channel: int, image: int) -> None:
         if self._lib.proxy_rank_attach(self._proxy, job, rank, channel, image, self._error, 512):
@@ -395,6 +421,9 @@ class Native:
             }
             if s.validate
             else None,
+            "readers": [n for n in range(64) if s.readers >> n & 1],
+            "through_host": s.through_host,
+            "direct": s.direct,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }
 

@@ -92,6 +92,7 @@ class Proxy:
                 messages.Save: lambda request: self.epochs.save(request),
                 messages.Detach: lambda request: self.epochs.detach(request),
                 messages.Peer: lambda request: self.epochs.peer(request),
+                messages.Outbox: lambda request: self.epochs.outbox(request),
                 messages.DebugText: lambda _request: {"text": self.native.debug_text()},
                 messages.Shutdown: self.shutdown,
             },

@@ -209,7 +209,10 @@ class JobReport(Struct, frozen=True):
     """A job on a device, and its ranks that are placed there. `races`: accesses that the program
     does not order, where that is checked. `alarms`: contents that should be equal and are not.
     `shared`: bytes of chunks that several of these ranks share now, each chunk counted once.
-    `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was released."""
+    `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was released.
+    `readers`: devices that read this one's memory directly. `indirect`: devices of type nvidia
+    whose memory this one reads through host memory, and why. `direct`, `through_host`: bytes that
+    collectives have left for other devices, from device to device and in host memory."""
 
     job: Name
     epoch: Epoch
@@ -224,6 +227,10 @@ class JobReport(Struct, frozen=True):
     spent: Spent | None = None
     guard: CrossCheck | None = None
     incarnation: Epoch = 1
+    readers: list[Name] = []
+    indirect: dict[str, str] = {}
+    direct: Size = 0
+    through_host: Size = 0
 
 
 class ProxyStatus(Struct, frozen=True):
@@ -375,6 +382,21 @@ class Peer(OfJob, frozen=True, tag="peer"):
     `device`. The connection stays open; its end means that the device is lost."""
 
     device: Name
+
+
+class Outbox(OfJob, frozen=True, tag="outbox"):
+    """→ OutboxMemory and one descriptor: memory of this device from which `device`, another one of
+    the job, may read results of collectives directly. Refused as "unavailable", with the reason:
+    they are read through host memory then."""
+
+    device: Name
+
+
+class OutboxMemory(Struct, frozen=True):
+    """`gpu`: the GPU that has it, as 32 hexadecimal digits; the same on all proxies."""
+
+    bytes: Size
+    gpu: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class DebugText(Operation, frozen=True, tag="dump"):

@@ -461,7 +461,8 @@ class Outgoing(Generic[T]):
     Tries to connect every 50 ms until `patience` seconds have passed, then sends the request. The
     connection stays open after the reply, which must be a `reply` with `descriptors` descriptors;
     these belong to `on_reply`. `on_notice` gets later messages. `on_end` is called once, with the
-    reason, when the server ends the connection, refuses, or sends something that is not a message.
+    reason, when the server ends the connection, refuses (`refused` has the code then), or sends
+    something that is not a message.
     """
 
     def __init__(
@@ -483,6 +484,7 @@ class Outgoing(Generic[T]):
         self._deadline = time.monotonic() + patience
         self._channel: Channel | None = None
         self._closed = False
+        self.refused = ""
         self._connect()
 
     def close(self) -> None:
@@ -544,6 +546,7 @@ class Outgoing(Generic[T]):
         head = frame.head
         if head.ok is False and head.id in (1, None):
             frame.close()
+            self.refused = head.error.code if head.error else "refused"
             self._end(head.error.message if head.error else "refused")
         elif head.id != 1:
             frame.close()

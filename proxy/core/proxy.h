@@ -98,6 +98,21 @@ int proxy_job_barrier(struct proxy *proxy, uint64_t job, int request);
 int proxy_job_hurry(struct proxy *proxy, uint64_t job);
 int proxy_job_fail(struct proxy *proxy, uint64_t job, const char *text);
 
+/* Memory of a device of a job that other devices read directly (hal_outbox). */
+struct proxy_outbox {
+	int fd;
+	uint64_t bytes;
+	uint8_t gpu[16];
+};
+/* Returns this device's, which is made at the first call; `fd` stays the proxy's. -1: there is
+ * none, and `error` has the reason. */
+int proxy_job_outbox(struct proxy *proxy, uint64_t job, struct proxy_outbox *outbox, char *error,
+		     uint32_t error_bytes);
+/* Reads another device's directly from now on. -1: it is read through host memory, and `error` has
+ * the reason. */
+int proxy_job_outbox_open(struct proxy *proxy, uint64_t job, uint32_t device,
+			  const struct proxy_outbox *outbox, char *error, uint32_t error_bytes);
+
 /* Attaches a rank with its channel and image; duplicates the descriptors. */
 int proxy_rank_attach(struct proxy *proxy, uint64_t job, uint32_t rank, int channel_fd,
 		      int image_fd, char *error, uint32_t error_bytes);
@@ -257,6 +272,9 @@ struct proxy_job_status {
 	/* Measured launches of opaque kernels, and kinds of launches that do the same in all
 	 * ranks. */
 	uint64_t measured, alike;
+	/* Devices, a bit for each, that read this one's memory directly; and the bytes of
+	 * collectives that went to other devices through host memory, and from device to device. */
+	uint64_t readers, through_host, direct;
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);

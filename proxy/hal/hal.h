@@ -61,10 +61,19 @@ enum hal_kind {
 /* The operation of HAL_REDUCE: the first values of ncclRedOp_t. */
 enum hal_reduction { HAL_SUM, HAL_PROD, HAL_MAX, HAL_MIN };
 
-/* An address: in a space, or (space NULL) in host memory of the proxy or in scratch memory. */
+/* An address: in a space, or (space NULL) in host memory of the proxy, in scratch memory or in an
+ * outbox. */
 struct hal_ref {
 	struct hal_space *space;
-	uint64_t addr; /* window address, scratch address, or host pointer as an integer */
+	uint64_t
+		addr; /* window address, scratch or outbox address, or host pointer as an integer */
+};
+
+/* Device memory that the devices of other processes read directly. */
+struct hal_outbox {
+	uint64_t addr, bytes;
+	int fd;          /* names it to other processes */
+	uint8_t gpu[16]; /* the device that has it: the same number in all processes */
 };
 
 /* Operands of HAL_REDUCE and HAL_SCALE may be in host memory or in any spaces. A space fails with
@@ -156,6 +165,19 @@ struct hal {
 	 * scratch memory. */
 	uint64_t (*scratch_alloc)(struct hal_device *, uint64_t bytes);
 	bool (*scratch_free)(struct hal_device *, uint64_t addr, uint64_t bytes);
+
+	/* Outboxes, in addition to the device's capacity, for refs without a space, which only
+	 * copies, sums and scalings may use. create makes one; its content is undefined, and the
+	 * caller closes `fd` when it has passed it on. open makes another process's readable, given
+	 * everything but its address; it never writes there. The content stays for readers that
+	 * have it open when its creator closes it or is killed. On error `text` receives the
+	 * reason, for people: the caller uses host memory. close: no submitted work uses it. NULL
+	 * entries: the device has none. */
+	int (*outbox_create)(struct hal_device *, struct hal_outbox *, char *text,
+			     uint32_t text_bytes);
+	int (*outbox_open)(struct hal_device *, struct hal_outbox *, char *text,
+			   uint32_t text_bytes);
+	void (*outbox_close)(struct hal_device *, const struct hal_outbox *);
 
 	/* A rank's window. map, unmap and protect are called only when no submitted kernel or
 	 * product runs in the space, and no submitted copy, fill or sum uses the chunk. protect

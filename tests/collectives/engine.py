@@ -59,6 +59,7 @@ class Device:
         self.cluster, self.number = cluster, number
         ffi, lib = cluster.native
         self.blocks: dict[int, Any] = {}
+        self.readers: dict[int, int] = {}  # devices that may fetch a block: a bit for each
         self.scratch: dict[int, Any] = {}
         self.fetched: dict[int, Any] = {}  # by address, with whose it is: not released yet
         self.spoilt: list[Any] = []
@@ -251,11 +252,13 @@ class Device:
         self.cluster.ffi.buffer(block)[:] = b"\xee" * size
         return True
 
-    def on_outbox_alloc(self, _: Any, count: int, offset: Any) -> Any:
+    def on_outbox_alloc(self, _: Any, count: int, readers: int, offset: Any) -> Any:
+        assert readers and not readers >> self.number & 1 and not readers >> self.cluster.devices
         block = self.cluster.ffi.new("uint8_t[]", count)
         offset[0] = self.next_offset
         self.next_offset += (count + 63) // 64 * 64
         self.blocks[offset[0]] = (block, count)
+        self.readers[offset[0]] = readers
         return self._ref(self.number + 1, offset[0])
 
     def on_outbox_free(self, _: Any, offset: int, count: int) -> None:
@@ -275,6 +278,7 @@ class Device:
             block, size = cluster.device[device].blocks.get(offset, (None, 0))
             if count > size or failing:
                 return None
+            assert cluster.device[device].readers[offset] >> self.number & 1
             addr = self.next_offset
             self.next_offset += (count + 63) // 64 * 64
             data = ffi.new("uint8_t[]", bytes(ffi.buffer(block, count)))

@@ -58,6 +58,7 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/fills", 2, "/"),
     ("programs/occupancy", 2, "/"),
     ("programs/threads", 2, "/"),
+    ("nvidia/collectives", 4, "/ 2"),
     ("programs/timing", 2, "/"),
     ("programs/device_facts", 2, "/"),
     ("programs/host_calls", 1, "/"),

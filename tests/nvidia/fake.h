@@ -14,13 +14,17 @@
  *   fake_hold(hold)             1: host functions, and the work behind them, wait; 0: no longer
  *   fake_reset()                forgets all that a lost device left
  *
- * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own. With
+ * RANKFOLD_FAKE_FAIL=call:n:error does the same for a process of its own, and faults are appended
+ * to the file RANKFOLD_FAKE_FAULTS. RANKFOLD_FAKE_DEVICES=n: there are n GPUs; each reaches the
+ * memory of all others, except those that RANKFOLD_FAKE_NO_PEERS names (0:1,1:0: 0 not that of 1,
+ * nor 1 that of 0). RANKFOLD_FAKE_SLOW_US: work with memory that processes share takes so much
+ * longer. With
  * RANKFOLD_FAKE_KERNELS=1 kernels that are not in kernels.c do nothing, and can be launched: which
  * calls a large program needs is then seen without a GPU.
  *
- * memory.c has devices and memory, stream.c streams and what runs in them, kernels.c modules,
- * sums.c the HAL's own kernels. In the same library are blas.c: cuBLASLt, cublas.c: cuBLAS,
- * fft.c: cuFFT, solver.c: cuSOLVER, dnn.c: cuDNN.
+ * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
+ * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
+ * are blas.c: cuBLASLt, cublas.c: cuBLAS, fft.c: cuFFT, solver.c: cuSOLVER, dnn.c: cuDNN.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -76,12 +80,24 @@ bool fake_window_open(void);                        /* all that is mapped there 
 /* Is work queued that touches this, or (bytes 0) any kernel? */
 bool fake_in_use(CUdeviceptr at, uint64_t bytes);
 
+/* memory.c, under fake_lock: the file of memory here that processes may share, and the place in it;
+ * -1: it is no such memory. */
+int fake_shared_file(CUdeviceptr at, uint64_t bytes, uint64_t *offset);
+
+/* order.c, under fake_lock: a queued work touches this memory; is over; whether any touches it.
+ * begin: false if it is not memory that processes may share. */
+bool fake_order_begin(const void *work, CUdeviceptr at, uint64_t bytes, bool write);
+void fake_order_end(const void *work);
+void fake_order_forget(void);
+bool fake_order_touches(CUdeviceptr at, uint64_t bytes);
+
 struct fake_launch {
 	void (*run)(const uint8_t *params);
 	uint8_t params[4096];
 	CUresult error; /* this kernel ends the context */
 	/* The output, and its size, of a kernel of the HAL itself, which has no window. */
 	CUdeviceptr to;
+	CUdeviceptr from[2]; /* its inputs of the same size; 0: none */
 	uint64_t bytes;
 };
 /* Under fake_lock: a launch's function and parameters are checked and copied. */

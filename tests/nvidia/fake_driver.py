@@ -86,6 +86,12 @@ class Fake:
     def calls(self, call: str) -> int:
         return int(self._library.fake_calls(call.encode()))
 
+    def memory(self) -> tuple[int, int]:
+        """Bytes of the device: free, all. The thread needs the device's context."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        assert self._library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        return free.value, total.value
+
     def computed(self) -> int:
         """cublasComputeType_t of the last matrix product."""
         return int(self._library.fake_computed())

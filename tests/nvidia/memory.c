@@ -1,4 +1,5 @@
 /* memory.c: of the fake driver (fake.h): devices, the context, memory, the rules of all calls. */
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #define COMPUTE_MODE 20 /* CU_DEVICE_ATTRIBUTE_…, for tests/gpu */
 #define DIRT 0xa5       /* what fresh memory holds */
 #define DIRT_EVERY (128u << 10)
+#define SHARED "-shared" /* end of the name of memory that processes share */
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
@@ -25,6 +27,7 @@ static struct {
 } calls[128];
 static char faults[4096];
 static int fault_count, retained;
+static CUdevice ours = -1; /* whose context this process has */
 static bool initialised;
 static _Thread_local bool current;
 
@@ -44,6 +47,8 @@ static struct {
 	uint64_t bytes;
 	uint32_t maps;
 	bool live;
+	bool shareable, imported;
+	CUdevice owner;
 } handles[TABLE];
 static uint64_t created;
 
@@ -63,11 +68,18 @@ void fake_fault(const char *format, ...)
 {
 	size_t used = strlen(faults);
 	va_list arguments;
+	FILE *file;
 
 	fault_count++;
 	va_start(arguments, format);
 	vsnprintf(faults + used, sizeof faults - used, format, arguments);
 	va_end(arguments);
+	if ((file = fopen(getenv("RANKFOLD_FAKE_FAULTS") ? getenv("RANKFOLD_FAKE_FAULTS")
+							 : "/dev/null",
+			  "a"))) {
+		fprintf(file, "%s\n", faults + used);
+		fclose(file);
+	}
 	used = strlen(faults);
 	snprintf(faults + used, sizeof faults - used, "\n");
 }
@@ -181,20 +193,56 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
+static int device_count(void)
+{
+	const char *wish = getenv("RANKFOLD_FAKE_DEVICES");
+
+	return wish ? atoi(wish) : 1;
+}
+
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
 	CUresult error = fake_enter("cuDeviceGetCount", false);
 
 	if (error)
 		return error;
-	*count = 1;
+	*count = device_count();
 	return fake_leave(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
 	*device = ordinal;
-	return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+	return ordinal < 0 || ordinal >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+/* Servers that leave a GPU to others ask this, too. */
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	memset(uuid, 0xfa, sizeof *uuid);
+	uuid->bytes[15] = (char)(0xfa - device);
+	return device >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+static bool reaches(CUdevice device, CUdevice peer)
+{
+	const char *not = getenv("RANKFOLD_FAKE_NO_PEERS");
+	char pair[32];
+
+	snprintf(pair, sizeof pair, "%d:%d", device, peer);
+	return device != peer && !(not && strstr(not, pair));
+}
+
+EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	CUresult error = fake_enter("cuDeviceCanAccessPeer", false);
+
+	if (error)
+		return error;
+	*can = reaches(device, peer);
+	return fake_leave(device >= device_count() || peer >= device_count()
+				  ? CUDA_ERROR_INVALID_DEVICE
+				  : CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
@@ -203,17 +251,10 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* Servers that leave a GPU to others ask this. */
-EXPORT CUresult cuDeviceGetUuid_v2(char uuid[16], CUdevice device)
-{
-	memset(uuid, 0xfa, 16);
-	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
 	*bytes = FAKE_MEMORY;
-	return device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+	return device >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
 /* An H100's; 1: what the device can do. */
@@ -245,7 +286,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 	if (error)
 		return error;
 	*value = attribute_of(attribute);
-	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+	return fake_leave(device >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
@@ -254,9 +295,11 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 	if (error)
 		return error;
-	retained++;
+	if (retained++ && device != ours)
+		fake_fault("cuDevicePrimaryCtxRetain: of two devices");
+	ours = device;
 	*context = (CUcontext)&retained;
-	return fake_leave(device ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+	return fake_leave(device >= device_count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
@@ -265,7 +308,7 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 	if (error)
 		return error;
-	if (device || --retained < 0)
+	if (device != ours || --retained < 0)
 		fake_fault("a context is released that was not retained");
 	for (size_t i = 0; i < 512; i++)
 		if (registered[i])
@@ -273,6 +316,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	for (size_t i = 0; i < 64; i++)
 		if (spares[i].bytes)
 			fake_fault("memory of a stream at %#llx is left", spares[i].at);
+	for (size_t i = 0; i < TABLE; i++)
+		if (handles[i].shareable && (handles[i].live || handles[i].maps))
+			fake_fault("memory that processes share is left");
 	return fake_leave(CUDA_SUCCESS);
 }
 
@@ -407,9 +453,11 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 			    const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	uint8_t dirt[4096];
+	char name[32];
 
 	ENTER(cuMemCreate);
-	if (bytes % GRANULARITY || !bytes || flags || prop->location.id ||
+	if (bytes % GRANULARITY || !bytes || flags || prop->location.id != ours ||
+	    prop->requestedHandleTypes > CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
 	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
 		fake_fault("cuMemCreate: %zu bytes on device %d", bytes, prop->location.id);
@@ -420,7 +468,12 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 	for (size_t i = 1; i < TABLE; i++) {
 		if (handles[i].live || handles[i].maps)
 			continue;
-		handles[i].fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+		snprintf(name, sizeof name, "fake-gpu-%d%s", ours,
+			 prop->requestedHandleTypes ? SHARED : "");
+		handles[i].fd = memfd_create(name, MFD_CLOEXEC);
+		handles[i].owner = ours;
+		handles[i].shareable = prop->requestedHandleTypes;
+		handles[i].imported = false;
 		memset(dirt, DIRT, sizeof dirt);
 		/* Here and there: it takes time. */
 		if (ftruncate(handles[i].fd, (off_t)bytes))
@@ -442,7 +495,72 @@ static void drop_if_unused(CUmemGenericAllocationHandle handle)
 	if (handles[handle].live || handles[handle].maps)
 		return;
 	close(handles[handle].fd);
-	created -= handles[handle].bytes;
+	if (!handles[handle].imported)
+		created -= handles[handle].bytes;
+}
+
+EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+					     CUmemAllocationHandleType type,
+					     unsigned long long flags)
+{
+	ENTER(cuMemExportToShareableHandle);
+	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags || !handle ||
+	    handle >= TABLE || !handles[handle].live || !handles[handle].shareable) {
+		fake_fault("cuMemExportToShareableHandle: it was not created for that");
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	}
+	*(int *)out = dup(handles[handle].fd);
+	return fake_leave(CUDA_SUCCESS);
+}
+
+/* The GPU whose shareable memory a descriptor names; -1: it names none. */
+static CUdevice owner_of(int fd)
+{
+	char link[64], target[128] = "", kind[16] = "";
+	CUdevice owner;
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	if (readlink(link, target, sizeof target - 1) < 0 ||
+	    sscanf(target, "/memfd:fake-gpu-%d%15s", &owner, kind) != 2 || strcmp(kind, SHARED))
+		return -1;
+	return owner;
+}
+
+/* The descriptor stays the caller's. */
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle,
+					       CUmemAllocationHandleType type)
+{
+	int fd = (int)(intptr_t)os_handle;
+	CUdevice owner = owner_of(fd);
+	char link[64];
+
+	ENTER(cuMemImportFromShareableHandle);
+	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		fake_fault("cuMemImportFromShareableHandle: a type that was not asked for");
+	if (owner < 0 || owner >= device_count())
+		return fake_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 1; i < TABLE; i++) {
+		if (handles[i].live || handles[i].maps)
+			continue;
+		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		handles[i].fd = open(link, O_RDWR | O_CLOEXEC);
+		handles[i].bytes = (uint64_t)lseek(handles[i].fd, 0, SEEK_END);
+		handles[i].live = handles[i].shareable = handles[i].imported = true;
+		handles[i].owner = owner;
+		*out = i;
+		return fake_leave(CUDA_SUCCESS);
+	}
+	return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+int fake_shared_file(CUdeviceptr at, uint64_t bytes, uint64_t *offset)
+{
+	for (size_t i = 0; i < TABLE; i++)
+		if (inside(at, bytes, maps[i].r) && handles[maps[i].handle].shareable) {
+			*offset = at - maps[i].r.at;
+			return handles[maps[i].handle].fd;
+		}
+	return -1;
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -554,16 +672,23 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
 	bool writable = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	uint64_t covered = 0;
 	bool fresh = true; /* what kernels that run can not know yet */
+	bool peers = true;
 
 	ENTER(cuMemSetAccess);
 	for (size_t i = 0; i < TABLE; i++)
 		if (maps[i].r.bytes &&
 		    inside(maps[i].r.at, maps[i].r.bytes, (struct range){at, bytes})) {
 			covered += maps[i].r.bytes;
+			peers &= handles[maps[i].handle].owner == ours ||
+				 reaches(ours, handles[maps[i].handle].owner);
 			fresh &= !maps[i].access;
 			maps[i].access = true;
 		}
-	if (covered != bytes || count != 1 || access->location.id ||
+	if (!peers) {
+		fake_fault("cuMemSetAccess: of a GPU that cannot be reached");
+		return fake_leave(CUDA_ERROR_INVALID_DEVICE);
+	}
+	if (covered != bytes || count != 1 || access->location.id != ours ||
 	    (!writable && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ) ||
 	    (fake_is_window(at) && !fresh && fake_in_use(0, 0))) {
 		fake_fault("cuMemSetAccess: %#llx, %zu bytes: not all of it is mapped, or a "
@@ -708,6 +833,7 @@ EXPORT void fake_reset(void)
 {
 	pthread_mutex_lock(&fake_lock);
 	fake_end_streams();
+	fake_order_forget();
 	for (size_t i = 0; i < 64; i++)
 		if (reserved[i].bytes)
 			munmap((void *)(uintptr_t)reserved[i].at, reserved[i].bytes);

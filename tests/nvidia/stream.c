@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake.h"
 
@@ -19,6 +20,7 @@ struct work {
 	CUhostFn function;
 	void *argument;
 	struct fake_launch launch;
+	bool shared; /* it touches memory that other processes may have */
 };
 
 struct CUevent_st {
@@ -35,6 +37,14 @@ struct CUstream_st {
 static struct CUstream_st *streams;
 static bool resetting; /* no call waits any more */
 static bool held;      /* host functions wait */
+static unsigned slow_us;
+
+__attribute__((constructor)) static void from_environment(void)
+{
+	const char *wish = getenv("RANKFOLD_FAKE_SLOW_US");
+
+	slow_us = wish ? (unsigned)atoi(wish) : 0;
+}
 
 EXPORT void fake_hold(int hold)
 {
@@ -53,6 +63,8 @@ static bool touches(CUdeviceptr at, const struct work *w, CUdeviceptr from, uint
 
 bool fake_in_use(CUdeviceptr at, uint64_t bytes)
 {
+	if (bytes && fake_order_touches(at, bytes))
+		return true;
 	for (const struct CUstream_st *s = streams; s; s = s->next)
 		for (const struct work *w = s->first; w; w = w->next)
 			if (bytes ? touches(at, w, w->dst, w->dst_pitch, bytes) ||
@@ -156,9 +168,13 @@ static void *stream_main(void *arg)
 			continue;
 		}
 		pthread_mutex_unlock(&fake_lock);
+		if (w->shared && slow_us)
+			usleep(slow_us);
 		if (w->kind != KERNEL || !w->launch.error)
 			run_guarded(w);
 		pthread_mutex_lock(&fake_lock);
+		if (w->shared)
+			fake_order_end(w);
 		if (w->kind == KERNEL && w->launch.error)
 			fake_dead = w->launch.error;
 		s->first = w->next;
@@ -173,12 +189,31 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
+/* Under fake_lock: notes what a work touches. */
+static void order(struct work *w)
+{
+	uint64_t rows = w->height ? w->height - 1 : 0;
+
+	if (w->kind == KERNEL && w->launch.to) {
+		w->shared |= fake_order_begin(w, w->launch.to, w->launch.bytes, true);
+		for (int i = 0; i < 2; i++)
+			if (w->launch.from[i])
+				w->shared |= fake_order_begin(w, w->launch.from[i], w->launch.bytes,
+							      false);
+	}
+	if ((w->kind == COPY || w->kind == FILL) && w->height)
+		w->shared |= fake_order_begin(w, w->dst, rows * w->dst_pitch + w->width, true);
+	if (w->kind == COPY && w->height)
+		w->shared |= fake_order_begin(w, w->src, rows * w->src_pitch + w->width, false);
+}
+
 /* Under fake_lock. */
 static CUresult push(CUstream s, const struct work *w)
 {
 	struct work *copy = malloc(sizeof *copy);
 
 	*copy = *w;
+	order(copy);
 	copy->next = NULL;
 	if (s->last)
 		s->last->next = copy;

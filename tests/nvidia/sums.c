@@ -95,6 +95,8 @@ bool fake_sum_check(void (*run)(const uint8_t *), struct fake_launch *launch)
 			if (fake_is_window(place) || place % own[i].bytes ||
 			    !fake_reachable(place, launch->bytes))
 				return false;
+			if (k)
+				launch->from[k - 1] = place;
 		}
 		return true;
 	}

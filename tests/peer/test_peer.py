@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,13 +48,20 @@ class End:
         self.lib.peer_free(self.peer)
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    built = native.build(tmp_path_factory.mktemp("peer"), [native.CORE / "peer/peer.c"])
+SOURCE = native.CORE / "peer/peer.c"
+
+
+def load(folder: Path, source: Path = SOURCE) -> tuple[Any, Any]:
+    built = native.build(folder, [source])
     message = native.structures(native.CORE / "collective/collective.h", "peer_message")
     message = message or "struct peer_message { uint8_t bytes[192]; };"
-    message += native.structures(native.REPOSITORY / "proxy/hal/hal.h", "hal_ref")
+    message += native.structures(native.REPOSITORY / "proxy/hal/hal.h", "hal_ref", "hal_outbox")
     return native.load(built, native.CORE / "peer/peer.h", before=message)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return load(tmp_path_factory.mktemp("peer"))
 
 
 @pytest.fixture
@@ -68,8 +76,8 @@ def echo(library: tuple[Any, Any], fd: int) -> None:
     """Device 1 in a process of its own: sends everything back, with its own memory's address."""
     end = End(library, fd, 1)
     offset = end.ffi.new("uint64_t *")
-    memory = end.lib.peer_outbox_alloc(end.peer, 100, offset)
-    end.ffi.buffer(memory, 5)[:] = b"hello"
+    memory = end.lib.peer_outbox_alloc(end.peer, 100, 1, offset)
+    end.ffi.buffer(end.ffi.cast("uint8_t *", memory), 5)[:] = b"hello"
     end.send(0, offset[0])
     count = 0
     while count < TIMES:
@@ -155,16 +163,73 @@ def test_outbox_memory_is_given_out_once_and_again(library: tuple[Any, Any], seg
     offset = a.ffi.new("uint64_t *")
     taken: dict[int, int] = {}
     for size in (1, 4096, 5000, 1 << 20, 32 << 20):
-        assert a.lib.peer_outbox_alloc(a.peer, size, offset) != a.ffi.NULL
+        assert a.lib.peer_outbox_alloc(a.peer, size, 2, offset) != 0
         for other, length in taken.items():
             assert offset[0] + size <= other or other + length <= offset[0]
         taken[offset[0]] = size
     highest = max(taken)
     for at in sorted(taken, key=lambda o: o * 7919 % 13):
         a.lib.peer_outbox_free(a.peer, at, taken[at])
-    assert a.lib.peer_outbox_alloc(a.peer, highest, offset) != a.ffi.NULL
+    assert a.lib.peer_outbox_alloc(a.peer, highest, 2, offset) != 0
     assert offset[0] == 0  # all pieces have grown together again
-    assert a.lib.peer_outbox_alloc(a.peer, 1 << 60, offset) == a.ffi.NULL
+    assert a.lib.peer_outbox_alloc(a.peer, 1 << 60, 2, offset) == 0
+    a.close()
+
+
+SECOND = 1 << 36  # offsets from here on are in the second outbox
+ROOM = 1 << 20  # of it
+
+
+def outbox(end: End, addr: int) -> Any:
+    return end.ffi.new("struct hal_outbox *", {"addr": addr, "bytes": ROOM, "fd": -1})
+
+
+def test_readers_that_have_opened_the_second_outbox_get_what_is_for_them_there(
+    library: tuple[Any, Any], segment: int
+) -> None:
+    """Bytes that another device reads as well are in the first one, and so are bytes that find
+    no room."""
+    a, b = End(library, segment, 0), End(library, segment, 1)
+    offset = a.ffi.new("uint64_t *")
+
+    def given(size: int, readers: int) -> tuple[int, int]:
+        return a.lib.peer_outbox_alloc(a.peer, size, readers, offset), offset[0]
+
+    a.lib.peer_outbox_set(a.peer, 0, outbox(a, 0x7000_0000_0000))
+    assert given(100, 0b010)[1] < SECOND, "device 1 has not opened it"
+    b.lib.peer_outbox_set(b.peer, 0, outbox(b, 0x7100_0000_0000))
+    sender, tag = a.ffi.new("uint32_t *"), a.ffi.new("uint32_t *")
+    message = a.ffi.new("struct peer_message *")
+    assert a.lib.peer_receive(a.peer, sender, tag, message)
+    assert (sender[0], tag[0]) == (1, a.lib.PEER_READS)
+    a.lib.peer_outbox_opened(a.peer, sender[0])
+    first, second = given(5000, 0b010), given(5000, 0b010)
+    assert first == (0x7000_0000_0000, SECOND) and second == (0x7000_0000_2000, SECOND + 0x2000)
+    assert given(5000, 0b110)[1] < SECOND, "device 2 reads it as well"
+    assert given(ROOM, 0b010)[1] < SECOND, "there is less left"
+    error, place = b.fetch(0, second[1], 5000)
+    assert (error, place.space, place.addr) == (0, b.ffi.NULL, 0x7100_0000_2000)
+    for at in (first, second):
+        a.lib.peer_outbox_free(a.peer, at[1], 5000)
+    assert given(ROOM, 0b010) == (0x7000_0000_0000, SECOND)
+    a.close()
+    b.close()
+
+
+def test_bytes_outside_a_second_outbox_are_refused(library: tuple[Any, Any], segment: int) -> None:
+    a = End(library, segment, 0)
+    for size in (0, 1, ROOM):
+        assert a.fetch(1, SECOND + 1, size)[0] == 4, "it is not open"
+    a.lib.peer_outbox_set(a.peer, 1, outbox(a, 0x7100_0000_0000))
+    for at, size in [
+        (SECOND, ROOM + 1),
+        (SECOND + ROOM, 1),
+        (SECOND + 1, 2**64 - 1),
+        (2**64 - 1, 2),
+    ]:
+        assert a.fetch(1, at, size)[0] == 4
+    assert a.fetch(1, SECOND + ROOM - 1, 1)[0] == 0
+    assert a.fetch(2, SECOND, 1)[0] == 4
     a.close()
 
 

@@ -71,10 +71,11 @@ struct coll_io {
 		      uint32_t dtype, const uint8_t *scalar, uint64_t divisor, uint64_t token);
 	/* Sends to device `to`, in order and reliably; never to itself. */
 	void (*send)(void *arg, uint32_t to, const struct peer_message *);
-	/* Memory that every device of the epoch can fetch. This device allocates it in its own
-	 * outbox and frees it; peers address it by offset. addr 0: host memory is short, and the
-	 * job fails. */
-	struct hal_ref (*outbox_alloc)(void *arg, uint64_t bytes, uint64_t *offset);
+	/* Memory that other devices of the epoch can fetch: `readers` has a bit for each. This
+	 * device allocates it in its own outbox and frees it; peers address it by offset. addr 0:
+	 * host memory is short, and the job fails. */
+	struct hal_ref (*outbox_alloc)(void *arg, uint64_t bytes, uint64_t readers,
+				       uint64_t *offset);
 	void (*outbox_free)(void *arg, uint64_t offset, uint64_t bytes);
 	/* Scratch memory near the device, for data that no peer fetches. If both are NULL, or
 	 * scratch_alloc returns 0, the engine uses malloc. scratch_free returns false if addr is

@@ -106,7 +106,7 @@ static void start_piece(struct coll *c, struct op *op)
 	p->number = NONE;
 	op->running++;
 	c->early_running++;
-	p->scratch = block_new(c, 2 * count * size, false);
+	p->scratch = block_new(c, 2 * count * size, 0);
 	if (c->failed)
 		return;
 	struct hal_ref low = p->scratch.at, high = ref_plus(low, count * size);

@@ -353,7 +353,11 @@ uint64_t shape_common(const struct shape *, uint64_t nranks);
 uint64_t shape_pieces(const struct shape *, const struct coll_comm *);
 struct plan plan_make(const struct op *, uint64_t number);
 bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);
-uint32_t plan_participants(const struct coll_comm *, const struct plan *);
+/* The devices that take part, a bit for each. */
+uint64_t plan_participants(const struct coll_comm *, const struct plan *);
+
+static inline uint64_t device_bit(uint32_t device) { return 1ull << device; }
+_Static_assert(DEVICES_MAX <= 64, "a word has a bit for each device");
 
 /* steps.c */
 static inline struct hal_ref ref_plus(struct hal_ref at, uint64_t bytes)
@@ -361,7 +365,8 @@ static inline struct hal_ref ref_plus(struct hal_ref at, uint64_t bytes)
 	at.addr += bytes;
 	return at;
 }
-struct coll_block block_new(struct coll *, uint64_t bytes, bool outbox);
+/* readers: the devices that fetch it, a bit for each; 0: it is not in the outbox. */
+struct coll_block block_new(struct coll *, uint64_t bytes, uint64_t readers);
 void block_free(struct coll *, struct coll_block *);
 void blocks_release(struct coll *); /* frees the spare blocks */
 struct coll_piece *piece_new(struct coll *, struct coll_comm *, const struct shape *, enum phase,

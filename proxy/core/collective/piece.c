@@ -124,10 +124,11 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 	struct hal_ref to;
 
 	if (owner)
-		p->result = block_new(c, bytes, plan_participants(m, plan) > 1);
+		p->result = block_new(c, bytes,
+				      plan_participants(m, plan) & ~device_bit(c->device));
 	if (!alone)
-		p->partials = block_new(c, n * bytes, !owner);
-	p->scratch = block_new(c, scratch_blocks(plan->sources) * bytes, false);
+		p->partials = block_new(c, n * bytes, owner ? 0 : device_bit(plan->owner));
+	p->scratch = block_new(c, scratch_blocks(plan->sources) * bytes, 0);
 	if (c->failed)
 		return;
 	to = alone ? p->result.at : p->partials.at;
@@ -157,7 +158,8 @@ static void piece_collect(struct coll *c, struct coll_piece *p)
 	struct coll_comm *m = p->comm;
 	struct plan plan = plan_make(p->op, p->number);
 	uint64_t bytes = plan.count * dtype_bytes(p->shape.dtype);
-	uint32_t others = plan_participants(m, &plan) - 1, here = 0;
+	uint32_t others = (uint32_t)__builtin_popcountll(plan_participants(m, &plan)) - 1;
+	uint32_t here = 0;
 
 	for (const struct ready *r = p->op->ready; r; r = r->next)
 		here += r->piece == p->number;

@@ -74,7 +74,8 @@ static void send_part(struct coll *c, struct sending *o)
 
 	if (!p)
 		return;
-	p->partials = block_new(c, bytes, o->comm->device[o->peer] != c->device);
+	p->partials = block_new(c, bytes,
+				device_bit(o->comm->device[o->peer]) & ~device_bit(c->device));
 	if (c->failed)
 		return;
 	s->unreceived[o->peer] += counted_bytes(bytes);

@@ -166,11 +166,12 @@ bool plan_takes_part(const struct coll_comm *m, const struct plan *p, uint32_t d
 	       device_has_any(m, p->dests, device);
 }
 
-uint32_t plan_participants(const struct coll_comm *m, const struct plan *p)
+uint64_t plan_participants(const struct coll_comm *m, const struct plan *p)
 {
-	uint32_t n = 0;
+	uint64_t found = 0;
 
 	for (uint32_t i = 0; i < m->device_count; i++)
-		n += plan_takes_part(m, p, m->devices[i]);
-	return n;
+		if (plan_takes_part(m, p, m->devices[i]))
+			found |= 1ull << m->devices[i];
+	return found;
 }

@@ -67,14 +67,14 @@ static bool scratch_try_free(const struct coll *c, const struct coll_block *b)
 	return c->io.scratch_free && c->io.scratch_free(c->io.arg, b->at.addr, b->bytes);
 }
 
-struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
+struct coll_block block_new(struct coll *c, uint64_t bytes, uint64_t readers)
 {
-	struct coll_block b = {.bytes = bytes, .outbox = outbox};
+	struct coll_block b = {.bytes = bytes, .outbox = readers};
 
 	if (!bytes)
 		return b;
-	if (outbox) {
-		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
+	if (readers) {
+		b.at = c->io.outbox_alloc(c->io.arg, bytes, readers, &b.offset);
 	} else if (!scratch_try_alloc(c, &b)) {
 		spare_alloc(c, &b);
 	}

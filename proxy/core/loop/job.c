@@ -44,6 +44,7 @@ static void job_free(struct job *j)
 		coll_free(j->world.coll);
 	if (j->world.barrier)
 		barrier_free(j->world.barrier);
+	outboxes_close(j);
 	if (j->peer)
 		peer_free(j->peer);
 	crosscheck_close(j);
@@ -152,6 +153,8 @@ static void receive_messages(struct job *j)
 			memcpy(&b, m.bytes, sizeof b);
 			b.from = from;
 			barrier_receive(j->world.barrier, &b);
+		} else if (tag == PEER_READS) {
+			peer_outbox_opened(j->peer, from);
 		} else if (tag == PEER_CROSSCHECK) {
 			crosscheck_receive(j, from, &m);
 		} else {

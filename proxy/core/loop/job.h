@@ -46,6 +46,9 @@ struct job {
 	char reason[512];
 };
 
+/* outboxes.c: closes those of the job; its collectives use them no more */
+void outboxes_close(struct job *);
+
 /* job_io.c */
 struct coll_io job_io(struct job *); /* the functions that its collective engine calls */
 

@@ -278,12 +278,12 @@ static bool io_scratch_free(void *arg, uint64_t addr, uint64_t bytes)
 	       p->device.hal->scratch_free(p->device.opened, addr, bytes);
 }
 
-static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)
+static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t readers, uint64_t *offset)
 {
 	struct job *j = arg;
 	struct hal_ref at = {0};
 	if (j->peer) {
-		at.addr = (uintptr_t)peer_outbox_alloc(j->peer, bytes, offset);
+		at.addr = peer_outbox_alloc(j->peer, bytes, readers, offset);
 	} else { /* one device: no other process reads it */
 		*offset = (uintptr_t)malloc(bytes ? bytes : 1);
 		at.addr = *offset;

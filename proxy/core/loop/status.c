@@ -85,6 +85,10 @@ static void run_job_status(struct proxy *p, void *arg)
 		s->shared_bytes += memory_shared(&j->world.ranks[n]->memory, true) * RF_CHUNK_BYTES;
 		s->unwatched += check_gave_up(&j->world.ranks[n]->check);
 	}
+	if (j->peer) {
+		s->readers = peer_outbox_readers(j->peer);
+		peer_outbox_counts(j->peer, &s->through_host, &s->direct);
+	}
 	memcpy(s->reason, j->reason, sizeof s->reason);
 	a->result = 0;
 }

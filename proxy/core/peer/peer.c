@@ -57,7 +57,12 @@ struct overflow {
 };
 struct outbox_range {
 	uint64_t offset, bytes;
-}; /* ranges of free outbox memory, ascending, never adjacent */
+};
+struct outbox_ranges { /* of free outbox memory, ascending, never adjacent */
+	struct outbox_range *pieces;
+	uint32_t count, space;
+	uint64_t bytes; /* of the outbox */
+};
 
 struct peer {
 	uint32_t device, count, next_from;
@@ -66,8 +71,10 @@ struct peer {
 	uint64_t map_bytes;
 	uint8_t *outbox[DEVICES_MAX]; /* mapped at first use */
 	struct overflow *first[DEVICES_MAX], **last[DEVICES_MAX];
-	struct outbox_range *pieces;
-	uint32_t piece_count, piece_space;
+	struct outbox_ranges host, direct;
+	struct hal_outbox second[DEVICES_MAX];
+	uint64_t readers; /* of our second outbox */
+	uint64_t host_bytes, direct_bytes;
 	bool broken;
 };
 
@@ -105,6 +112,18 @@ int peer_segment_create(uint32_t device_count)
 	return fd;
 }
 
+static bool ranges_start(struct outbox_ranges *r, uint64_t bytes)
+{
+	r->pieces = malloc(16 * sizeof *r->pieces);
+	if (!r->pieces)
+		return false;
+	r->pieces[0] = (struct outbox_range){0, bytes};
+	r->count = 1;
+	r->space = 16;
+	r->bytes = bytes;
+	return true;
+}
+
 static struct device_line *line_of(struct peer *p, uint32_t device)
 {
 	return (struct device_line *)(void *)(p->map + 4096) + device;
@@ -138,19 +157,15 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 	p->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 3);
 	p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, p->fd,
 		      0);
-	p->pieces = malloc(16 * sizeof *p->pieces);
 	for (uint32_t i = 0; i < device_count; i++)
 		p->last[i] = &p->first[i];
-	if (p->fd < 0 || p->map == MAP_FAILED || !p->pieces) {
+	if (p->fd < 0 || p->map == MAP_FAILED || !ranges_start(&p->host, PEER_OUTBOX_BYTES)) {
 		p->map = p->map == MAP_FAILED ? NULL : p->map;
 		snprintf(error, error_bytes, "cannot map the job's shared segment: %s",
 			 strerror(errno));
 		peer_free(p);
 		return NULL;
 	}
-	p->pieces[0] = (struct outbox_range){0, PEER_OUTBOX_BYTES};
-	p->piece_count = 1;
-	p->piece_space = 16;
 	return p;
 }
 
@@ -169,7 +184,8 @@ void peer_free(struct peer *p)
 		munmap(p->map, p->map_bytes);
 	if (p->fd >= 0)
 		close(p->fd);
-	free(p->pieces);
+	free(p->host.pieces);
+	free(p->direct.pieces);
 	free(p);
 }
 
@@ -301,67 +317,118 @@ static uint64_t rounded_up(uint64_t bytes)
 	return bytes ? (bytes + PEER_ALIGN - 1) / PEER_ALIGN * PEER_ALIGN : PEER_ALIGN;
 }
 
-void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
+static bool ranges_take(struct outbox_ranges *r, uint64_t need, uint64_t *offset)
 {
-	uint8_t *memory = outbox_of(p, p->device);
-	if (!memory || bytes > PEER_OUTBOX_BYTES)
-		return NULL;
-	uint64_t need = rounded_up(bytes);
-	for (uint32_t i = 0; i < p->piece_count; i++) {
-		struct outbox_range *f = &p->pieces[i];
+	for (uint32_t i = 0; i < r->count; i++) {
+		struct outbox_range *f = &r->pieces[i];
 		if (f->bytes < need)
 			continue;
 		*offset = f->offset;
-		INVARIANT(f->offset + need <= PEER_OUTBOX_BYTES, "a range is in the outbox");
+		INVARIANT(f->offset + need <= r->bytes, "a range is in the outbox");
 		f->offset += need;
 		f->bytes -= need;
 		if (!f->bytes) {
-			p->piece_count--;
-			memmove(f, f + 1, (p->piece_count - i) * sizeof *f);
+			r->count--;
+			memmove(f, f + 1, (r->count - i) * sizeof *f);
 		}
-		return memory + *offset;
+		return true;
 	}
-	return NULL;
+	return false;
+}
+
+static void ranges_give(struct outbox_ranges *r, uint64_t offset, uint64_t size)
+{
+	uint32_t i = 0;
+	while (i < r->count && r->pieces[i].offset < offset)
+		i++;
+	INVARIANT(offset + size <= r->bytes &&
+			  (!i || r->pieces[i - 1].offset + r->pieces[i - 1].bytes <= offset) &&
+			  (i == r->count || offset + size <= r->pieces[i].offset),
+		  "a range of the outbox that is given back was not free");
+	bool after = i > 0 && r->pieces[i - 1].offset + r->pieces[i - 1].bytes == offset;
+	bool before = i < r->count && offset + size == r->pieces[i].offset;
+	if (after && before) {
+		r->pieces[i - 1].bytes += size + r->pieces[i].bytes;
+		r->count--;
+		memmove(&r->pieces[i], &r->pieces[i + 1], (r->count - i) * sizeof *r->pieces);
+	} else if (after) {
+		r->pieces[i - 1].bytes += size;
+	} else if (before) {
+		r->pieces[i].offset = offset;
+		r->pieces[i].bytes += size;
+	} else {
+		if (r->count == r->space) {
+			struct outbox_range *more = realloc(r->pieces, 2 * r->space * sizeof *more);
+			if (!more)
+				return; /* this range is not used again; nothing else is lost */
+			r->pieces = more;
+			r->space *= 2;
+		}
+		memmove(&r->pieces[i + 1], &r->pieces[i], (r->count - i) * sizeof *r->pieces);
+		r->pieces[i] = (struct outbox_range){offset, size};
+		r->count++;
+	}
+}
+
+uint64_t peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t readers, uint64_t *offset)
+{
+	uint64_t need = bytes > PEER_OUTBOX_BYTES ? bytes : rounded_up(bytes);
+	uint8_t *memory;
+	if (!(readers & ~p->readers) && ranges_take(&p->direct, need, offset)) {
+		uint64_t at = p->second[p->device].addr + *offset;
+		*offset += PEER_OUTBOX_BYTES;
+		p->direct_bytes += bytes;
+		return at;
+	}
+	memory = outbox_of(p, p->device);
+	if (!memory || !ranges_take(&p->host, need, offset))
+		return 0;
+	p->host_bytes += bytes;
+	return (uintptr_t)(memory + *offset);
 }
 
 void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 {
 	uint64_t size = rounded_up(bytes);
-	uint32_t i = 0;
+	if (offset >= PEER_OUTBOX_BYTES) {
+		ranges_give(&p->direct, offset - PEER_OUTBOX_BYTES, size);
+		return;
+	}
 	if (size >= PEER_PUNCH_BYTES)
 		fallocate(p->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			  (off_t)(outbox_offset(p->count) + p->device * PEER_OUTBOX_BYTES + offset),
 			  (off_t)size);
-	while (i < p->piece_count && p->pieces[i].offset < offset)
-		i++;
-	INVARIANT(offset + size <= PEER_OUTBOX_BYTES &&
-			  (!i || p->pieces[i - 1].offset + p->pieces[i - 1].bytes <= offset) &&
-			  (i == p->piece_count || offset + size <= p->pieces[i].offset),
-		  "a range of the outbox that is given back was not free");
-	bool after = i > 0 && p->pieces[i - 1].offset + p->pieces[i - 1].bytes == offset;
-	bool before = i < p->piece_count && offset + size == p->pieces[i].offset;
-	if (after && before) {
-		p->pieces[i - 1].bytes += size + p->pieces[i].bytes;
-		p->piece_count--;
-		memmove(&p->pieces[i], &p->pieces[i + 1], (p->piece_count - i) * sizeof *p->pieces);
-	} else if (after) {
-		p->pieces[i - 1].bytes += size;
-	} else if (before) {
-		p->pieces[i].offset = offset;
-		p->pieces[i].bytes += size;
-	} else {
-		if (p->piece_count == p->piece_space) {
-			struct outbox_range *more = realloc(p->pieces,
-							    2 * p->piece_space * sizeof *more);
-			if (!more)
-				return; /* this range is not used again; nothing else is lost */
-			p->pieces = more;
-			p->piece_space *= 2;
-		}
-		memmove(&p->pieces[i + 1], &p->pieces[i], (p->piece_count - i) * sizeof *p->pieces);
-		p->pieces[i] = (struct outbox_range){offset, size};
-		p->piece_count++;
-	}
+	ranges_give(&p->host, offset, size);
+}
+
+void peer_outbox_counts(const struct peer *p, uint64_t *host, uint64_t *direct)
+{
+	*host = p->host_bytes;
+	*direct = p->direct_bytes;
+}
+
+const struct hal_outbox *peer_outbox(const struct peer *p, uint32_t device)
+{
+	return &p->second[device];
+}
+
+void peer_outbox_set(struct peer *p, uint32_t device, const struct hal_outbox *outbox)
+{
+	INVARIANT(!p->second[device].addr, "a device has one second outbox");
+	if (device == p->device && !ranges_start(&p->direct, outbox->bytes))
+		p->direct = (struct outbox_ranges){0}; /* always full */
+	p->second[device] = *outbox;
+	if (device != p->device)
+		peer_send(p, device, PEER_READS, &(struct peer_message){{0}});
+}
+
+void peer_outbox_opened(struct peer *p, uint32_t by) { p->readers |= 1ull << by; }
+
+uint64_t peer_outbox_readers(const struct peer *p) { return p->readers; }
+
+static bool is_within(uint64_t offset, uint64_t bytes, uint64_t all)
+{
+	return offset <= all && bytes <= all - offset;
 }
 
 int peer_fetch(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
@@ -370,7 +437,13 @@ int peer_fetch(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes,
 	const uint8_t *memory;
 
 	(void)token; /* nothing comes later */
-	if (device >= p->count || offset > PEER_OUTBOX_BYTES || bytes > PEER_OUTBOX_BYTES - offset)
+	if (device < p->count && offset >= PEER_OUTBOX_BYTES &&
+	    is_within(offset - PEER_OUTBOX_BYTES, bytes, p->second[device].bytes)) {
+		*place = (struct hal_ref){NULL,
+					  p->second[device].addr + offset - PEER_OUTBOX_BYTES};
+		return 0;
+	}
+	if (device >= p->count || !is_within(offset, bytes, PEER_OUTBOX_BYTES))
 		return NCCL_INVALID_ARGUMENT;
 	memory = outbox_of(p, device);
 	if (!memory)

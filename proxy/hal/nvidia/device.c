@@ -122,11 +122,12 @@ static CUresult check_capability(struct hal_device *device)
 static CUresult choose_gpu(struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
-	const char *share = getenv("RANKFOLD_NVIDIA_SHARE");
-	int count = 0, index = (int)c->index;
+	const char *wish = getenv("RANKFOLD_NVIDIA_SHARE");
+	bool share = wish && strcmp(wish, "1") == 0;
+	int count = 0, index = (int)c->index, exports = 0;
 	CUresult error = device->driver->cuDeviceGetCount(&count);
 
-	if (!error && count && share && strcmp(share, "1") == 0)
+	if (!error && count && share)
 		index %= count;
 	if (!error && index >= count) {
 		if (c->text)
@@ -138,14 +139,25 @@ static CUresult choose_gpu(struct hal_device *device)
 	}
 	if (!error)
 		error = device->driver->cuDeviceGet(&device->ordinal, index);
+	if (!error)
+		error = device->driver->cuDeviceGetAttribute(
+			&exports, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+			device->ordinal);
 	if (error)
 		return nvidia_refuse(device, "cannot be chosen", error);
+	device->has_peers = exports && (count > 1 || share);
 	return check_capability(device);
 }
 
 static uint64_t all_bytes(const struct hal_device *device)
 {
 	return device->config.memory_bytes + CUDA_SCRATCH_BYTES;
+}
+
+/* In addition to what the pool gives to ranks. */
+static uint64_t own_bytes(const struct hal_device *device)
+{
+	return CUDA_SCRATCH_BYTES + (device->has_peers ? CUDA_OUTBOX_BYTES : 0);
 }
 
 static CUresult check_memory(const struct hal_device *device)
@@ -156,7 +168,7 @@ static CUresult check_memory(const struct hal_device *device)
 
 	if (error)
 		return nvidia_refuse(device, "its memory size cannot be queried", error);
-	if (all_bytes(device) <= free_bytes)
+	if (c->memory_bytes + own_bytes(device) <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
 		snprintf(
@@ -164,7 +176,8 @@ static CUresult check_memory(const struct hal_device *device)
 			"GPU %d has %zu MiB of %zu free, the pool wants "
 			"%llu and %llu for itself: lower its memory, or stop other users of the GPU",
 			device->ordinal, free_bytes >> 20, total >> 20,
-			(unsigned long long)c->memory_bytes >> 20, CUDA_SCRATCH_BYTES >> 20);
+			(unsigned long long)c->memory_bytes >> 20,
+			(unsigned long long)own_bytes(device) >> 20);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -195,6 +208,9 @@ static CUresult reserve_window(struct hal_device *device)
 				     CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	error = d->cuMemAddressReserve(&device->alias, all_bytes(device), RF_CHUNK_BYTES, 0, 0);
+	if (!error && device->has_peers)
+		error = d->cuMemAddressReserve(&device->outboxes, CUDA_OUTBOXES * CUDA_OUTBOX_BYTES,
+					       RF_CHUNK_BYTES, 0, 0);
 	return error ? nvidia_refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
 }
 
@@ -371,6 +387,21 @@ static void release_blocks(struct hal_device *device)
 		d->cuMemAddressFree(device->block_alias, count * CUDA_BLOCK_BYTES);
 }
 
+static void release_outboxes(struct hal_device *device)
+{
+	const struct nvidia_driver *d = device->driver;
+
+	for (uint32_t i = 0; i < CUDA_OUTBOXES; i++)
+		if (device->outbox_handles[i]) {
+			d->cuMemUnmap(device->outboxes + i * CUDA_OUTBOX_BYTES, CUDA_OUTBOX_BYTES);
+			d->cuMemRelease(device->outbox_handles[i]);
+		}
+	if (device->next_outbox)
+		d->cuMemRelease(device->next_outbox);
+	if (device->outboxes)
+		d->cuMemAddressFree(device->outboxes, CUDA_OUTBOXES * CUDA_OUTBOX_BYTES);
+}
+
 /* Releases what the driver holds for this device. */
 static void release_device(struct hal_device *device)
 {
@@ -383,6 +414,7 @@ static void release_device(struct hal_device *device)
 		if (device->window[i] && !device->window_blocks[i / CUDA_BLOCK_CHUNKS])
 			d->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
 	release_blocks(device);
+	release_outboxes(device);
 	for (uint32_t i = 0; i < device->chunks_made; i++) {
 		if (!device->chunks[i])
 			continue; /* it was in a block */

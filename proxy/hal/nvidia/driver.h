@@ -55,10 +55,14 @@ typedef enum {
 	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
 	CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
 } CUdevice_attribute;
 typedef enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
-typedef enum { CU_MEM_HANDLE_TYPE_NONE = 0 } CUmemAllocationHandleType;
+typedef enum {
+	CU_MEM_HANDLE_TYPE_NONE = 0,
+	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+} CUmemAllocationHandleType;
 typedef enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 } CUmemLocationType;
 typedef enum {
 	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
@@ -95,6 +99,9 @@ enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2 };
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
 
+typedef struct {
+	char bytes[16];
+} CUuuid;
 typedef struct {
 	CUmemLocationType type;
 	int id;
@@ -157,6 +164,8 @@ typedef struct {
 	X(cuDeviceGetCount, (int *))                                                               \
 	X(cuDeviceGet, (CUdevice *, int))                                                          \
 	X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                             \
+	X(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                                \
+	X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice))                                      \
 	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
 	X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                \
 	X(cuCtxSetCurrent, (CUcontext))                                                            \
@@ -168,6 +177,10 @@ typedef struct {
 	X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,       \
 			unsigned long long))                                                       \
 	X(cuMemRelease, (CUmemGenericAllocationHandle))                                            \
+	X(cuMemExportToShareableHandle,                                                            \
+	  (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))   \
+	X(cuMemImportFromShareableHandle,                                                          \
+	  (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                     \
 	X(cuMemMap,                                                                                \
 	  (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))         \
 	X(cuMemUnmap, (CUdeviceptr, size_t))                                                       \

@@ -14,6 +14,7 @@ static int device_open(const struct hal_config *config, struct hal_device **out)
 
 	if (error)
 		return error;
+	nvidia_outbox_prepare(device); /* without it collectives go through host memory */
 	error = nvidia_sums_load(device);
 	if (error)
 		nvidia_refuse(device, "the kernels of collectives cannot be loaded", error);
@@ -42,6 +43,9 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.chunk_destroy = nvidia_chunk_destroy,
 	.scratch_alloc = nvidia_scratch_alloc,
 	.scratch_free = nvidia_scratch_free,
+	.outbox_create = nvidia_outbox_create,
+	.outbox_open = nvidia_outbox_open,
+	.outbox_close = nvidia_outbox_close,
 	.space_create = nvidia_space_create,
 	.space_destroy = nvidia_space_destroy,
 	.space_map = nvidia_space_map,

@@ -84,7 +84,7 @@ static uint64_t bytes_of_rows(uint64_t width, uint64_t height, uint64_t pitch)
 
 static bool is_host(const struct hal_device *device, const struct hal_ref *ref)
 {
-	return !ref->space && !nvidia_scratch_space(device, ref->addr);
+	return !ref->space && !nvidia_near_space(device, ref->addr);
 }
 
 struct side {
@@ -100,7 +100,7 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 
 	if (ref->space) {
 		side.available = nvidia_space_resolve(ref->space, at, write, &side.at);
-	} else if ((side.available = nvidia_scratch_space(device, at))) {
+	} else if ((side.available = nvidia_near_space(device, at))) {
 		side.at = at;
 	} else if ((side.available = nvidia_pinned_from(device, at))) {
 		side.at = at;

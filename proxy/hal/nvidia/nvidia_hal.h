@@ -8,6 +8,7 @@
  *   versions.c  which library computes a product
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
+ *   outbox.c    memory that other GPUs read directly
  *   module.c    modules and functions
  *   blocks.c    16 chunks in one handle of the driver
  *   pins.c      pinned memory that the device reaches directly
@@ -83,7 +84,9 @@
 #define CUDA_SCRATCH_SLOT_BYTES (1ull << 20)
 #define CUDA_SCRATCH_BYTES (CUDA_SCRATCH_SLOTS * CUDA_SCRATCH_SLOT_BYTES)
 #define CUDA_SCRATCH_CHUNKS ((uint32_t)(CUDA_SCRATCH_BYTES / RF_CHUNK_BYTES))
-#define CUDA_SUM_TYPES 10u /* ncclDataType_t */
+#define CUDA_OUTBOX_BYTES (64ull << 20) /* of one job */
+#define CUDA_OUTBOXES 128u              /* of this device and others, at the same time */
+#define CUDA_SUM_TYPES 10u              /* ncclDataType_t */
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define CUDA_READ_ONLY (1u << 31) /* flag in an entry for a chunk */
 #define CUDA_TEXT_BYTES 256u
@@ -221,6 +224,11 @@ struct hal_device {
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
 	uint64_t scratch_used; /* bits of used slots; loop's thread only */
+	/* Outbox i is at outboxes + i * CUDA_OUTBOX_BYTES. Loop's thread, except the address: */
+	CUdeviceptr outboxes;
+	CUmemGenericAllocationHandle outbox_handles[CUDA_OUTBOXES]; /* 0: none */
+	CUmemGenericAllocationHandle next_outbox;                   /* for the next job; 0: none */
+	bool has_peers; /* other devices may be able to read this one's memory */
 	struct nvidia_stage stages[CUDA_STAGES];
 	struct {
 		CUfunction sum, scale;
@@ -315,6 +323,24 @@ static inline uint64_t nvidia_scratch_space(const struct hal_device *device, uin
 
 	return offset < CUDA_SCRATCH_BYTES ? CUDA_SCRATCH_BYTES - offset : 0;
 }
+
+/* The number of bytes from here on that are contiguous memory of a GPU, for a ref without a space;
+ * 0: the address is in host memory. */
+static inline uint64_t nvidia_near_space(const struct hal_device *device, uint64_t addr)
+{
+	uint64_t offset = addr - device->outboxes;
+
+	if (device->outboxes && offset < CUDA_OUTBOXES * CUDA_OUTBOX_BYTES)
+		return CUDA_OUTBOX_BYTES - offset % CUDA_OUTBOX_BYTES;
+	return nvidia_scratch_space(device, addr);
+}
+
+/* outbox.c */
+int nvidia_outbox_create(struct hal_device *, struct hal_outbox *, char *text, uint32_t text_bytes);
+int nvidia_outbox_open(struct hal_device *, struct hal_outbox *, char *text, uint32_t text_bytes);
+void nvidia_outbox_close(struct hal_device *, const struct hal_outbox *);
+/* Makes the memory for the next job's outbox, if there is enough. */
+CUresult nvidia_outbox_prepare(struct hal_device *);
 
 /* blocks.c */
 /* The alias address of a chunk, as long as its content does not move. */

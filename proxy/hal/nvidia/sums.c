@@ -171,7 +171,7 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t addr = refs[i].addr + s->column,
-			 available = nvidia_scratch_space(s->device, addr);
+			 available = nvidia_near_space(s->device, addr);
 
 		if (refs[i].space) {
 			space = refs[i].space;
@@ -219,7 +219,7 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 					  "a sum of a collective: a misaligned address");
 			return FAILED;
 		}
-		reached |= refs[i].space || nvidia_scratch_space(s->device, refs[i].addr);
+		reached |= refs[i].space || nvidia_near_space(s->device, refs[i].addr);
 	}
 	if (!bytes)
 		return ALL;
