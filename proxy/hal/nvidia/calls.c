@@ -54,7 +54,8 @@ static struct nvidia_call calls[] = {
 
 /* ---- the library's handle and descriptors ---- */
 
-void *nvidia_symbol(enum nvidia_library library, const char *name)
+/* NAME of a library that is loaded, or NULL. */
+static void *symbol(enum nvidia_library library, const char *name)
 {
 	char text[CUDA_TEXT_BYTES];
 	void *handle = nvidia_library(library_names[library], text, sizeof text);
@@ -67,7 +68,7 @@ static int solver(const char *name, uint64_t a, uint64_t b)
 {
 	int (*function)(uint64_t, uint64_t);
 
-	*(void **)&function = nvidia_symbol(NVIDIA_CUSOLVER, name);
+	*(void **)&function = symbol(NVIDIA_CUSOLVER, name);
 	return function ? function(a, b) : -1;
 }
 
@@ -112,7 +113,7 @@ static int iteration_open(const struct iteration *of, const uint64_t *slots, voi
 	status = solver(of->create, (uint64_t)(uintptr_t)made, 0);
 	info = (uint64_t)(uintptr_t)*made;
 	memcpy(&tolerance, &slots[1], sizeof tolerance);
-	*(void **)&set_tolerance = nvidia_symbol(NVIDIA_CUSOLVER, of->tolerance);
+	*(void **)&set_tolerance = symbol(NVIDIA_CUSOLVER, of->tolerance);
 	if (!status && slots[0] & RF_JACOBI_TOLERANCE)
 		status = set_tolerance ? set_tolerance(*made, tolerance) : -1;
 	if (!status && slots[0] & RF_JACOBI_SWEEPS)
@@ -342,7 +343,7 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 		call->slots = slots_of(call->kinds);
 		if (call->slots > 1 + RF_CALL_SLOTS || strlen(call->kinds) > CALL_ARGUMENTS_MAX)
 			return CUDA_ERROR_NOT_SUPPORTED;
-		call->function = nvidia_symbol(call->library, name);
+		call->function = symbol(call->library, name);
 		if (!call->function)
 			return CUDA_ERROR_NOT_FOUND; /* in this version of the library */
 	}

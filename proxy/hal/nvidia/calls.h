@@ -34,9 +34,6 @@ struct nvidia_call {
 	void *function; /* of the library; found when the rank first asks for it */
 };
 
-/* NAME of a library that is loaded, or NULL. */
-void *nvidia_symbol(enum nvidia_library, const char *name);
-
 /* fft.c */
 int nvidia_fft_make(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
 		    uint32_t count, struct nvidia_answer *);

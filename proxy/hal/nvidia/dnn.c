@@ -83,9 +83,11 @@ static struct {
 
 static bool dnn_functions(void)
 {
-	bool found = true;
+	char text[CUDA_TEXT_BYTES];
+	void *library = nvidia_library("cudnn", text, sizeof text);
+	bool found = library;
 
-#define FIND(name) found = found && (*(void **)&cudnn.name = nvidia_symbol(NVIDIA_CUDNN, #name))
+#define FIND(name) found = found && (*(void **)&cudnn.name = dlsym(library, #name))
 	FIND(cudnnCreate);
 	FIND(cudnnDestroy);
 	FIND(cudnnSetStream);

@@ -23,6 +23,7 @@
  *   sums.c      the arithmetic of collectives, checksums
  *   variables.c variables of machine code
  *   fft.c       plans of cuFFT
+ *   dnn.c       plans of cuDNN
  *   calls.c     calls of NVIDIA's libraries
  *   issue.c     submits one work
  *   thread.c    the device thread
