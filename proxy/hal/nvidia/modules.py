@@ -148,7 +148,7 @@ class Loader:
     def _load_ptx(self, text: str, digest: str) -> tuple[ModuleInfo, _Loaded]:
         info = info_of(parse_module(text), digest)
         rewritten = rewrite(text, info.ptx)
-        return info, _Loaded(self._load(rewritten.text.encode()), rewritten.entries)
+        return info, _Loaded(self._load(rewritten.text.encode() + b"\0"), rewritten.entries)
 
     def _load_cubin(self, code: bytes, digest: str) -> tuple[ModuleInfo, _Loaded]:
         cubin = Cubin(code)
@@ -167,9 +167,10 @@ class Loader:
         )
 
     def _load(self, code: bytes) -> Any:
+        """`code`: machine code, or PTX with a zero byte at its end."""
         handle, text = self._ffi.new("void **"), self._ffi.new("char[]", _TEXT_BYTES)
         error = self._lib.rankfold_nvidia_module(
-            self._ffi.from_buffer(code + b"\0"), handle, text, _TEXT_BYTES
+            self._ffi.from_buffer(code), handle, text, _TEXT_BYTES
         )
         if error:
             raise ModuleError(error, self._ffi.string(text).decode(errors="replace"))
