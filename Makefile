@@ -181,6 +181,10 @@ bench-dispatch: native cuda ## measure what a call costs through the proxy
 bench-splicing: native cuda ## measure what several ranks on one device cost
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.splicing $(BENCH_ARGS)
 
+.PHONY: bench-switch
+bench-switch: native cuda ## measure what a switch costs for each GiB that a rank has
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.switching $(BENCH_ARGS)
+
 .PHONY: bench-checkpoint
 bench-checkpoint: native cuda criu ## measure a checkpoint, and a move through the store
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.checkpoint $(BENCH_ARGS)

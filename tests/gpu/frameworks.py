@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 STEPS = 5
@@ -66,7 +68,27 @@ def gpt2(nn: Any) -> Any:
     return Model()
 
 
-def train_torch(compiled: bool) -> None:
+@dataclass(frozen=True)
+class Training:
+    """A model with its input, and what it is to answer. `amp`: in 16 bits where that is usual."""
+
+    name: str
+    model: Any
+    inputs: tuple[Any, ...]
+    target: Any
+    amp: bool = False
+
+    def loss(self, run: Any) -> Any:
+        """`run`: the model, or what computes it."""
+        import torch
+
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.amp):
+            out = run(*self.inputs)
+        return torch.nn.functional.cross_entropy(out.flatten(0, -2).float(), self.target.flatten())
+
+
+def trainings(scale: float = 1) -> Iterator[Training]:
+    """Each is made when it is asked for. `scale`: so many times the usual batch."""
     import torch
     from torch import nn
 
@@ -74,34 +96,36 @@ def train_torch(compiled: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     random = torch.Generator().manual_seed(1)
 
-    def numbers(*shape: int) -> Any:
-        return torch.randn(*shape, generator=random).cuda()
+    def numbers(count: int, *shape: int) -> Any:
+        return torch.randn(int(count * scale), *shape, generator=random).cuda()
 
-    def classes(most: int, *shape: int) -> Any:
-        return torch.randint(most, shape, generator=random).cuda()
-
-    def steps(name: str, model: Any, inputs: tuple[Any, ...], target: Any, amp: bool) -> None:
-        torch.manual_seed(2)
-        model = model.cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        run = torch.compile(model) if compiled else model
-        for step in range(STEPS):
-            with torch.autocast("cuda", torch.bfloat16, enabled=amp):
-                out = run(*inputs)
-                loss = nn.functional.cross_entropy(out.flatten(0, -2).float(), target.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            line(name, step, loss.item())
+    def classes(most: int, count: int, *shape: int) -> Any:
+        return torch.randint(most, (int(count * scale), *shape), generator=random).cuda()
 
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 10))
-    steps("mlp", mlp, (numbers(128, 784),), classes(10, 128), amp=False)
-    steps("resnet18", resnet18(nn), (numbers(16, 3, 64, 64),), classes(10, 16), amp=False)
+    yield Training("mlp", mlp.cuda(), (numbers(128, 784),), classes(10, 128))
+    resnet = resnet18(nn).cuda()
+    yield Training("resnet18", resnet, (numbers(16, 3, 64, 64),), classes(10, 16))
     length = 128
     mask = torch.full((length, length), float("-inf")).triu(1).cuda()
     words = (classes(50257, 4, length), torch.arange(length).cuda(), mask)
-    steps("gpt2", gpt2(nn), words, classes(50257, 4, length), amp=True)
+    yield Training("gpt2", gpt2(nn).cuda(), words, classes(50257, 4, length), amp=True)
+
+
+def train_torch(compiled: bool) -> None:
+    import torch
+
+    for each in trainings():
+        torch.manual_seed(2)
+        optimizer = torch.optim.AdamW(each.model.parameters(), lr=1e-3)
+        run = torch.compile(each.model) if compiled else each.model
+        for step in range(STEPS):
+            loss = each.loss(run)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            line(each.name, step, loss.item())
 
 
 # ---- CuPy, JAX ----

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,15 +161,23 @@ def run(*command: str | Path, **env: str) -> str:
 @contextlib.contextmanager
 def fleet() -> Iterator[Callable[..., str]]:
     """`rankfold` on a state directory of its own, all of whose devices are the one GPU."""
+    with fleet_in() as (rankfold, _):
+        yield rankfold
+
+
+@contextlib.contextmanager
+def fleet_in() -> Iterator[tuple[Callable[..., str], Path]]:
+    """The same, and the folder with its state directory `s`."""
     folder = Path(tempfile.mkdtemp(prefix="rankfold-gpu-", dir="/tmp"))
     env = {
         "RANKFOLD_STATE": str(folder / "s"),
         "RANKFOLD_RUNTIME": str(folder / "r"),
         "RANKFOLD_NVIDIA_SHARE": "1",
         "RANKFOLD_LINGER": "0.5",
+        "PYTHONPATH": "",  # programs must not find the tests' packages, such as `nvidia`
     }
     try:
-        yield lambda *words: run(PYTHON, "-m", "rankfold", *words, **env)
+        yield lambda *words: run(PYTHON, "-m", "rankfold", *words, **env), folder
     except SystemExit:
         for log in sorted((folder / "s").rglob("*.log")):
             if text := log.read_text(errors="replace").strip():
@@ -184,20 +192,20 @@ def fleet() -> Iterator[Callable[..., str]]:
 def on_gpu(world: int, gpus: int, *command: str | Path, memory: str = "512MiB") -> list[str]:
     """The ranks' lines, in one order whoever was first."""
     with fleet() as rankfold:
-        said = rankfold(
-            "run",
-            "--world-size",
-            str(world),
-            "--gpus",
-            str(gpus),
-            "--device",
-            "nvidia",
-            "--memory",
-            memory,
-            "--",
-            *command,
-        )
-    return sorted(said.splitlines())
+        return run_on(rankfold, world, gpus, memory, command)
+
+
+def run_on(
+    rankfold: Callable[..., str],
+    world: int,
+    gpus: int,
+    memory: str,
+    command: Sequence[str | Path],
+) -> list[str]:
+    """As `on_gpu`, in a fleet that is there."""
+    places = ("--world-size", str(world), "--gpus", str(gpus))
+    devices = ("--device", "nvidia", "--memory", memory)
+    return sorted(rankfold("run", *places, *devices, "--", *command).splitlines())
 
 
 def same(one: list[str], other: list[str], what: str) -> None:
@@ -230,6 +238,7 @@ def plain(*command: str | Path, **env: str) -> str:
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "LD_LIBRARY_PATH": ":".join(folders),
+        "PYTHONPATH": "",
     }
     return run(*command, **alone, **env)
 
@@ -282,10 +291,11 @@ def compile_programs() -> None:
     """Side by side, so that no later part spends its time on it."""
     import cuda  # tests/cuda.py, in the virtual environment
 
-    names = ["benchmarks/dispatch_calls"]
+    names = ["benchmarks/dispatch_calls", "benchmarks/copies"]
     names += [f"tests/{name}" for name, _, _ in PROGRAMS + BEHAVIOUR]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waited: list[Future[Any]] = [pool.submit(compile_gpt)]
+        waited.append(pool.submit(cuda.build, ROOT / "tests/nvidia/counting.cu", args=STATIC))
         waited += [pool.submit(cuda.build, ROOT / f"{name}.cu") for name in names]
     failed = [error for one in waited if (error := one.exception()) is not None]
     if failed:
@@ -337,6 +347,20 @@ def program(name: str) -> None:
     same(folded, sorted(plain(*command).splitlines()), "under rankfold, and on plain CUDA")
 
 
+STATIC = ("-cudart", "static")
+
+
+def static() -> None:
+    """A program with nvcc's default, the static runtime, gives what it gives with the shared."""
+    import cuda
+
+    source, world = ROOT / "tests/nvidia/counting.cu", 3
+    shared, linked = (
+        on_gpu(world, 1, cuda.build(source, args=args), "20") for args in ((), STATIC)
+    )
+    same(shared, linked, "shared and static runtime")
+
+
 def gpt() -> None:
     """One rank; and four ranks folded on one GPU, to the bit as on four emulated devices on it."""
     train = (ROOT / "build/examples/train_gpt", "--data", ROOT / "examples/gpt/text/genesis.txt")
@@ -356,7 +380,7 @@ def pytorch() -> None:
     and four ranks folded on one GPU, to the bit as on a device each."""
     script = ROOT / "examples/torch/train_gpt.py"
     train = (
-        _python_with(SEES_TORCH, "a PyTorch"),
+        python_with(SEES_TORCH, "a PyTorch"),
         script,
         "--steps",
         "10",
@@ -376,14 +400,14 @@ def pytorch() -> None:
 def framework(name: str) -> None:
     """A framework's training steps (frameworks.py), with and without rankfold."""
     sees, what = FRAMEWORKS[name]
-    train = (_python_with(sees, what), ROOT / "tests/gpu/frameworks.py", name)
+    train = (python_with(sees, what), ROOT / "tests/gpu/frameworks.py", name)
     _compare(plain(*train).splitlines(), on_gpu(1, 1, *train, memory="8GiB"))
 
 
 def elastic() -> None:
     """The elastic runtime in one process and in several, against DistributedDataParallel over gloo
     with tensors on the one GPU."""
-    python = _python_with(SEES_TESTED_TORCH, "a PyTorch that the elastic runtime was tested with")
+    python = python_with(SEES_TESTED_TORCH, "a PyTorch that the elastic runtime was tested with")
     note = ROOT / "build/gpu/elastic-gpus.json"
     words = ("-m", "rankfold.elastic", "compare", "--covered", note)
     print(run(python, *words, PYTHONPATH=str(ROOT)))
@@ -423,7 +447,7 @@ FRAMEWORKS = {
 }
 
 
-def _python_with(sees: str, what: str) -> str:
+def python_with(sees: str, what: str) -> str:
     """An interpreter of this machine for which the program `sees` succeeds. Raises Skip."""
     tried = ["python3", *(f"/usr/{folder}/python3" for folder in ("local/bin", "bin"))]
     for python in dict.fromkeys(filter(None, map(shutil.which, tried))):
@@ -432,8 +456,8 @@ def _python_with(sees: str, what: str) -> str:
     raise Skip(f"no Python here has {what} that sees the GPU")
 
 
-def recovery() -> None:
-    """The GPT saved while it runs, killed, restarted; suspended into the store, and woken."""
+def need_checkpoints() -> None:
+    """Raises Skip where processes cannot be saved."""
     lacking = [
         line
         for line in run(PYTHON, "-m", "rankfold", "doctor").splitlines()
@@ -441,6 +465,11 @@ def recovery() -> None:
     ]
     if lacking:
         raise Skip(lacking[0])
+
+
+def recovery() -> None:
+    """The GPT saved while it runs, killed, restarted; suspended into the store, and woken."""
+    need_checkpoints()
     print(
         run(
             PYTHON,
@@ -502,11 +531,24 @@ def bench() -> None:
             print(f"plain CUDA, {kind}: p50 {middle:.0f} ns, p99 {high:.0f} ns")
 
 
+def table(name: str) -> None:
+    """A part of tables.py, which imports this file."""
+    from gpu import tables
+
+    getattr(tables, name)()
+
+
 FIRST = ("nvidia/counting", "nvidia/products")
+TABLES = {"moves": 150.0, "overhead": 120.0, "switch": 60.0, "copies": 40.0, "allocators": 100.0}
 _EACH = {
     f"program {name}": (functools.partial(program, name), 40.0)
     for name, _, _ in PROGRAMS + BEHAVIOUR
 }
+_FRAMEWORKS = {
+    f"framework {name}": (functools.partial(framework, name), 100.0) for name in FRAMEWORKS
+}
+_PYTORCH = {name: _FRAMEWORKS[name] for name in ("framework torch", "framework compiled")}
+_TABLES = {name: (functools.partial(table, name), limit) for name, limit in TABLES.items()}
 # By importance: what there is no time for is at the end.
 PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "probe": (probe, 30.0),
@@ -514,14 +556,18 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     "header": (header, 60.0),
     "compile": (compile_programs, 240.0),
     **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
+    "static": (static, 40.0),
     "gpt": (gpt, 120.0),
     "pytorch": (pytorch, 150.0),
-    **{f"framework {name}": (functools.partial(framework, name), 100.0) for name in FRAMEWORKS},
-    "elastic": (elastic, 120.0),
+    **_PYTORCH,
     "recovery": (recovery, 120.0),
+    **{name: _TABLES[name] for name in ("moves", "overhead")},
+    "bench": (bench, 90.0),
+    **_TABLES,
+    "elastic": (elastic, 120.0),
+    **_FRAMEWORKS,
     "answers": (answers, 60.0),
     "launches": (launches, 120.0),
-    "bench": (bench, 90.0),
     **_EACH,
 }
 SIDE_BY_SIDE = _EACH.keys() - {f"program {name}" for name in FIRST}
