@@ -61,6 +61,11 @@ class JobOnDevice(Struct, frozen=True):
     spent: Spent = Spent()
     guard: CrossCheck | None = None
     incarnation: int = 1
+    # of collectives: other devices whose memory it reads through the host's, and why; bytes that it
+    # has left for others in its own memory, and in the host's
+    indirect: tuple[tuple[str, str], ...] = ()
+    direct: int = 0
+    through_host: int = 0
 
 
 class ObservedDevice(Struct, frozen=True):

@@ -217,6 +217,9 @@ def _job(report: JobReport, heard: float) -> JobOnDevice:
         Spent(**msgspec.structs.asdict(report.spent)) if report.spent else Spent(),
         CrossCheck(**msgspec.structs.asdict(report.guard)) if report.guard else None,
         report.incarnation,
+        tuple(sorted(report.indirect.items())),
+        report.direct,
+        report.through_host,
     )
 
 

@@ -82,6 +82,22 @@ def guard(record: Record, observed: Observed) -> Json | None:
     }
 
 
+def collectives(record: Record, observed: Observed) -> Json | None:
+    """`collectives` of docs/status.md. None: its devices are not several GPUs."""
+    found = [(device.name, report) for device, report in serving(record, observed)]
+    if not any(report.direct or report.indirect for _, report in found):
+        return None
+    return {
+        "directBytes": sum(report.direct for _, report in found),
+        "hostBytes": sum(report.through_host for _, report in found),
+        "throughHost": [
+            {"from": other, "to": name, "reason": why}
+            for name, report in found
+            for other, why in report.indirect
+        ],
+    }
+
+
 def overhead(record: Record, observed: Observed) -> Json | None:
     """`overhead` of docs/status.md. None: no device reports it."""
     spent = [report.spent for _, report in serving(record, observed) if report.spent.seconds]

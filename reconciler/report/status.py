@@ -247,6 +247,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "message": record.ending.message if record.ending else "",
         "sharing": sharing.shared_counts(record, snap.observed),
         "guard": sharing.guard(record, snap.observed),
+        "collectives": sharing.collectives(record, snap.observed),
         "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
         "changes": [change_status(c) for c in snap.changes_of.get(job.name, ())],

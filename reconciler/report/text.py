@@ -97,6 +97,7 @@ def describe_lines(job: Json) -> list[str]:
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
         *sharing_lines(job),
         *_cross_check_lines(job["guard"]),
+        *_collective_lines(job["collectives"]),
         *_overhead_lines(job["overhead"]),
         *_block(
             "conditions",
@@ -201,6 +202,20 @@ def sharing_lines(job: Json) -> list[str]:
 
 _NO_TIME = ", as on NVIDIA GPUs it saves memory and no time"
 _KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
+_MIB = 1 << 20
+
+
+def _collective_lines(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    lines = [
+        f"collectives:  {found['directBytes'] / _MIB:.1f} MiB from GPU to GPU, "
+        f"{found['hostBytes'] / _MIB:.1f} MiB through host memory since it was placed"
+    ]
+    for each in found["throughHost"]:
+        way = f"from {each['from']} to {each['to']}"
+        lines.append(f"              {way} through host memory: {each['reason']}")
+    return lines
 
 
 def _cross_check_lines(counts: Json | None) -> list[str]:

@@ -1,7 +1,8 @@
 // collectives.cu: every collective, with every type and with odd sizes. It launches no kernel of
 // its own, so it also runs over the fake driver. It begins with a line, waits for a file (argument
 // 1), and then makes as many rounds as argument 2 says; with argument 3 it pauses so many
-// microseconds between two collectives. It keeps all of its memory.
+// microseconds between two collectives. It keeps all of its memory. With argument 4 a round is one
+// all-reduce of so many floats.
 #include <unistd.h>
 
 #include "../programs/common.h"
@@ -85,6 +86,15 @@ static void movements(int step, const Type &t, size_t count, const char *in, cha
     say(step, "scatter", t, out, part);
 }
 
+static void all_reduces(int steps, size_t count, const World &world, ncclComm_t comm)
+{
+    char *data = on_device(numbers(TYPES[0], count, world.rank));
+    for (int k = 0; k < steps; k++) {
+        NCCL_CHECK(ncclAllReduce(data, data, count, ncclFloat, ncclMax, comm, 0));
+        say(k, "max", TYPES[0], data, count);
+    }
+}
+
 int main(int argc, char **argv)
 {
     ncclComm_t comm;
@@ -95,7 +105,9 @@ int main(int argc, char **argv)
     fflush(stdout);
     while (argc > 1 && access(argv[1], F_OK))
         usleep(1000);
-    for (int k = 0; k < steps; k++)
+    if (argc > 4)
+        all_reduces(steps, argument(argc, argv, 4, 0), world, comm);
+    for (int k = 0; argc <= 4 && k < steps; k++)
         for (const Type &t : TYPES)
             for (size_t count : {700001, 1003, 1}) {
                 if (count != 1003 && t.type != ncclFloat)

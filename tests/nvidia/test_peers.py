@@ -16,11 +16,15 @@ import pytest
 from softgpu.harness import CHUNK, Device, ffi
 
 from rankfold.control import ControlError, Message
+from support.command import Rankfold, Specs
+from support.fixtures import rankfold
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
 from .fake_driver import Fake
 from .test_sums import host, put, reduction, scaling
+
+__all__ = ["rankfold"]
 
 HERE = Path(__file__).parent
 COLLECTIVES, COUNTING = HERE / "collectives.cu", HERE / "counting.cu"
@@ -245,11 +249,15 @@ def decided(fleet: Fleet, job: RunningJob) -> dict[str, Message] | None:
     return reports
 
 
-def start(fleet: Fleet, name: str, placement: list[int], steps: int = 1, us: int = 0) -> RunningJob:
-    """Ranks that begin when the file `name` exists in the fleet's folder."""
-    program = str(cuda.build(COLLECTIVES))
+def start(
+    fleet: Fleet, name: str, placement: list[int], us: int = 0, floats: tuple[str, ...] = ()
+) -> RunningJob:
+    """Ranks that begin when the file `name` exists in the fleet's folder. `floats`: that make
+    all-reduces of so many only."""
+    rounds = str(ROUNDS) if floats else "1"
     told = str(fleet.state.folder / name)
-    return fleet.start(name, [program, told, str(steps), str(us)], placement, memory=MEMORY)
+    command = [str(cuda.build(COLLECTIVES)), told, rounds, str(us), *floats]
+    return fleet.start(name, command, placement, memory=MEMORY)
 
 
 def begin(fleet: Fleet, job: RunningJob) -> dict[str, Message]:
@@ -270,6 +278,7 @@ def sent(fleet: Fleet, job: RunningJob) -> tuple[int, int]:
 
 
 PLACEMENT = [0, 1, 2, 1]
+ROUNDS = 5
 ALL = ",".join(f"{a}:{b}" for a in range(3) for b in range(3))
 
 
@@ -306,6 +315,26 @@ def test_all_collectives_have_the_same_bits_and_none_goes_through_the_host(
         assert all(not each["indirect"] for each in reports.values())
         direct, through_host = sent(fleet, job)
         assert direct > 10 * MiB and through_host == 0
+
+
+@pytest.mark.parametrize("gpus_of_job", [2, 3])
+def test_bytes_of_an_all_reduce_through_host_memory(
+    gpus: Path, state: State, monkeypatch: pytest.MonkeyPatch, gpus_of_job: int
+) -> None:
+    """For each element, all of n GPUs but one leave a partial sum, and that one leaves the result:
+    n times the data. All of it is written to host memory, and read there, where no GPU reaches
+    another one's; none is where all do."""
+    floats, ranks = 1_000_000, list(range(gpus_of_job))
+    found: list[tuple[int, int]] = []
+    for peers in (ALL, "none"):
+        monkeypatch.setenv("RANKFOLD_FAKE_NO_PEERS", peers)
+        with Fleet(state, memory=MEMORY, kinds=("nvidia",) * 3) as fleet:
+            job = start(fleet, f"peers-{len(found)}", ranks, floats=(str(floats),))
+            begin(fleet, job)
+            outputs(job)
+            found.append(sent(fleet, job))
+    every = gpus_of_job * floats * 4 * ROUNDS
+    assert found == [(0, every), (every, 0)]
 
 
 @pytest.mark.usual("one way", "refused import")
@@ -457,3 +486,42 @@ def test_a_proxy_that_is_killed_fails_its_jobs_and_no_other(
         again = start(fleet, "again", PLACEMENT)
         begin(fleet, again)
         assert outputs(again) == wanted
+
+
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec:
+  devices:
+    - {type: nvidia, count: 2, memory: 64MiB}
+"""
+
+
+@pytest.mark.slow
+def test_people_see_how_collectives_go(
+    gpus: Path, monkeypatch: pytest.MonkeyPatch, rankfold: Rankfold
+) -> None:
+    """One of two ways goes through host memory: `describe` says which one, and why."""
+    rankfold.environment["RANKFOLD_FAKE_NO_PEERS"] = "0:1"
+    specs = Specs(rankfold.state.folder / "specs")
+    specs.write("pool.yaml", POOL)
+    told = specs.folder / "go-on"
+    command = [str(cuda.build(COLLECTIVES)), str(told), "100000", "1000", "100000"]
+    specs.program(command, "job", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    way, why = ("local/nvidia-1", "local/nvidia-0"), "GPU 0 cannot access the memory of GPU 1"
+    pair = [{"from": way[0], "to": way[1], "reason": why}]
+
+    def shown() -> Any:
+        return rankfold.job("job").get("collectives") or {"directBytes": 0, "hostBytes": 0}
+
+    rankfold.until(lambda: shown().get("throughHost") == pair)
+    told.touch()
+    rankfold.until(lambda: shown()["directBytes"] > MiB and shown()["hostBytes"] > MiB)
+    lines = rankfold("describe", "job").splitlines()
+    assert f"              from {way[0]} to {way[1]} through host memory: {why}" in lines
+    said = next(line for line in lines if line.startswith("collectives:"))
+    assert said.endswith(" MiB through host memory since it was placed") and "GPU to GPU" in said
+    rankfold("cancel", "job", "--override")
+    rankfold.until(lambda: rankfold.job("job")["phase"] == "Failed")

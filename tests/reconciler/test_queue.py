@@ -31,7 +31,7 @@ SHOWN = {
     "minRuntime": 0, "timeLimit": None, "timeLeft": None, "queue": QUEUE,
     "guaranteed": None, "determinism": "D1", "command": ["x"], "settings": {},
     "source": {"file": "", "line": 0, "revision": ""},
-    "gpuSeconds": 0.0, "sharing": None, "guard": None, "overhead": None,
+    "gpuSeconds": 0.0, "sharing": None, "guard": None, "collectives": None, "overhead": None,
     "conditions": [CONDITION], "ranks": [], "changes": [], "events": [],
 }  # fmt: skip
 
