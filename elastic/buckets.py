@@ -86,8 +86,9 @@ class Buckets(Group):
         self._parameters = list(model.module.parameters())
         self._emptied = Emptied()
         self._sums: Tensors = []
-        self.parked = Parked()
+        self._gradients = Parked()
         self.waits_in_backward = model.static_graph
+        worker.host.parks[worker.rank].append(self)
         self.serve(model)
 
     def serve(self, model: Any) -> None:
@@ -110,10 +111,14 @@ class Buckets(Group):
         self._sums = []
 
     def park(self) -> None:
-        """The worker waits for the step, or for its turn after it. `parked` has its gradients."""
+        if not self._parameters or not gpu.holds(self._parameters[0]):
+            return
         for each in self._parameters:
             if each.grad is not None:
-                self.parked.add(each.grad)
+                self._gradients.add(each.grad)
+
+    def restore(self) -> bool:
+        return self._gradients.restore()
 
     def _parked(self, tensor: torch.Tensor) -> torch.Tensor:
         host = super()._parked(tensor)

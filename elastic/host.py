@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,16 @@ class GlooLink:
         self._sent = []
 
 
+class Parks(Protocol):
+    """Gradients of one worker's model."""
+
+    def park(self) -> None:
+        """The worker waits: if they are on a GPU, they are in host memory from now on."""
+
+    def restore(self) -> bool:
+        """They are where they were. Returns whether any were not."""
+
+
 class Host:
     """Process `index` of `processes`, with its part of `world` logical workers."""
 
@@ -65,6 +75,7 @@ class Host:
         self._saved: Path | None = None
         # While state is saved: of a rank that has, in the file of that rank.
         self.saved_gradients: dict[int, list[torch.Tensor | None]] = {}
+        self.parks: dict[int, list[Parks]] = {rank: [] for rank in self.ranks}
         self.at_exit: list[Callable[[], None]] = []
 
     @property
@@ -132,11 +143,26 @@ class Host:
     def _wait(self, rank: int, subject: str) -> None:
         """Other workers run. They leave nothing of theirs in this worker's context."""
         saved = context.save()
+        if not self.saved_gradients:  # else other workers compare theirs with those of this one
+            self._park(rank)
         self.stage.cut.waits(rank, True)
         self.turns.wait(rank, subject)
         self.stage.cut.runs(self.index, rank)
         self.stage.cut.waits(rank, False)
         context.load(saved)
+        for each in self.parks[rank]:
+            each.restore()
+
+    def _park(self, rank: int) -> None:
+        for each in self.parks[rank]:
+            each.park()
+
+    def all_have_saved(self) -> None:
+        """Called by the worker that has the turn. The others wait: no one reads their gradients."""
+        self.saved_gradients.clear()
+        for rank in self.ranks:
+            if rank != self.turns.running:
+                self._park(rank)
 
     @contextlib.contextmanager
     def _for_processes(self) -> Iterator[None]:

@@ -143,7 +143,7 @@ def _stepped(optimizers: dict[int, tuple[Wrapped, Callable[[], Any]]]) -> Any:
             )
     for wrapped, _ in optimizers.values():
         wrapped.group.stepped()
-    waits = first.group.parked.restore()
+    waits = first.group.restore()
     result = step()
     if waits:
         first.group.park()
@@ -184,7 +184,9 @@ class Worker:
         self.host.check_process()
         return self.host.meetings.bring(self.rank, key, value, act, source)
 
-    def bring_next(self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]) -> Brought:
+    def bring_next(
+        self, subject: str, value: Any, act: Callable[[dict[int, Any]], Any]
+    ) -> Callable[[], Any]:
         """Meets the others with a subject, which each counts."""
         self._calls[subject] += 1
         return self.bring((subject, self._calls[subject]), value, act)
@@ -220,11 +222,7 @@ class Worker:
             if closure is not None:
                 raise NotSupported("an optimizer that calls a closure (LBFGS, for example)")
             subject = f"the step of optimizer {number}, call"
-            take = self.bring_next(subject, (wrapped, own_step), _stepped)
-            if take.waits:
-                wrapped.group.park()
-            result = take()
-            wrapped.group.parked.restore()
+            result = self.bring_next(subject, (wrapped, own_step), _stepped)()
             private.mark_stepped(this)
             return result
 
@@ -292,7 +290,7 @@ class Worker:
             each.before_saving()
 
         def saved(failures: dict[int, str]) -> None:
-            self.host.saved_gradients.clear()
+            self.host.all_have_saved()
             stage.send_saved(step, "".join(failures.values()))
             if NEVER != marks.end <= step and not stage.stays(self.host.index):
                 self.host.exit()

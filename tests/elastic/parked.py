@@ -42,5 +42,6 @@ for number, x in enumerate(elastic.steps(DataLoader(data, batch_size=4))):
     print("others", bytes_of_others())
     model(x).square().mean().backward()
     before = [each.grad.clone() for each in model.parameters()]
+    dist.all_reduce(torch.ones(1))
     opt.step()
     print("same", all(map(torch.equal, before, [each.grad for each in model.parameters()])))

@@ -9,6 +9,7 @@ BITS = f"{GPU}::test_tensors_that_are_copied_and_parked_have_the_bits_of_stock_p
 GENERATOR = f"{GPU}::test_each_worker_has_its_own_numbers_of_cudas_generator[0]"
 SEES = f"{GPU}::test_a_process_sees_its_gpu_alone"
 COVERED = f"{GPU}::test_a_type_of_gpu_is_refused_until_a_comparison_covers_it"
+SETTINGS = f"{GPU}::test_settings_that_let_bits_vary_on_gpus_are_refused"
 WAITING = f"{GPU}::test_waiting_workers_have_no_gradients_on_the_gpu"
 FLEET = "tests/elastic/test_gpu_fleet.py"
 RUNS = f"{FLEET}::test_a_job_runs_on_the_gpus_of_its_runtime"
@@ -24,6 +25,10 @@ TABLE: Table = {
         },
         SEES: {
             "all-gpus-are-seen": ('os.environ[VISIBLE] = gpu.name if gpu else ""', "pass"),
+        },
+        SETTINGS: {
+            "any-algorithm": ("if not torch.are_deterministic_algorithms_enabled():", "if False:"),
+            "fastest-algorithm": ("if torch.backends.cudnn.benchmark:", "if False:"),
         },
         COVERED: {
             "any-type-is-covered": ("not in covered(file):", "in []:"),
@@ -59,11 +64,20 @@ TABLE: Table = {
             "types-are-not-compared": ("                self._check_kinds()\n", ""),
             "d2-on-gpus": ("        if determinism.pinned():", "        if False:"),
         },
+        f"{WAITING}[]": {
+            "parked-while-others-compare": (
+                "        if not self.saved_gradients:",
+                "        if True:",
+            ),
+        },
+        f"{WAITING}[accumulate]": {
+            "gradients-stay-parked": ("            each.restore()\n", "            pass\n"),
+        },
     },
     "elastic/buckets.py": {
         f"{WAITING}[]": {
             "gradients-stay-on-the-gpu": (
-                "                self.parked.add(each.grad)",
+                "                self._gradients.add(each.grad)",
                 "                pass",
             ),
             "gradients-are-not-copied-back": (
@@ -79,12 +93,9 @@ TABLE: Table = {
         },
     },
     "elastic/worker.py": {
-        f"{WAITING}[accumulate]": {
-            "gradients-stay-parked": ("            wrapped.group.parked.restore()\n", ""),
-        },
         f"{BITS}[--processes=1]": {
             "step-without-gradients": (
-                "    waits = first.group.parked.restore()\n",
+                "    waits = first.group.restore()\n",
                 "    waits = False\n",
             ),
         },

@@ -30,8 +30,9 @@ def test_tensors_that_are_copied_and_parked_have_the_bits_of_stock_processes(
 def test_waiting_workers_have_no_gradients_on_the_gpu(
     python: Python, tmp_path: Path, mode: str
 ) -> None:
-    """They have them again afterwards."""
-    done = python(*RUN, "--state", tmp_path, HERE / "parked.py", *mode.split())
+    """They have them again afterwards. State is saved after each second step."""
+    run = (*RUN, "--checkpoint-every=2", "--state", tmp_path, HERE / "parked.py")
+    done = python(*run, *mode.split())
     assert (done.returncode, done.stderr) == (0, ""), output(tmp_path)
     for rank in range(WORLD):
         lines = output(tmp_path)[f"rank-{rank}.out"].splitlines()
@@ -151,3 +152,33 @@ def test_a_type_of_gpu_is_noted_when_its_comparison_passes(python: Python, tmp_p
         assert done.returncode == status
     assert json.loads(file.read_text()) == ["GPU of type 0", "GPU of type 1"]
     assert "GPU of type 1: 51 lines of 3 ranks are those of stock processes" in done.stdout
+
+
+SETTINGS = """
+import torch
+from rankfold.elastic import gpu
+
+gpu.started = lambda: True
+first = gpu.defaults()
+torch.use_deterministic_algorithms(True)
+gpu.check_deterministic()
+torch.backends.cuda.matmul.allow_tf32 = True
+print(sorted(name for name, value in gpu.defaults().items() if value != first[name]))
+for change in ("backends.cudnn.benchmark = True", "use_deterministic_algorithms(False)"):
+    exec(f"torch.{change}")
+    try:
+        gpu.check_deterministic()
+    except gpu.NotSupported as reason:
+        print(reason)
+"""
+
+
+def test_settings_that_let_bits_vary_on_gpus_are_refused(python: Python) -> None:
+    """A change of those that decide bits is noticed."""
+    done = python("-c", SETTINGS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "['torch.backends.cuda.matmul']",
+        "torch.backends.cudnn.benchmark: times would decide bits",
+        "torch.use_deterministic_algorithms(False): bits would vary on GPUs",
+    ]

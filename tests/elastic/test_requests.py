@@ -118,6 +118,9 @@ def test_a_process_runs_on_its_cores(python: Python, tmp_path: Path) -> None:
     with running(python, tmp_path, "--suspended", script=(script,)) as (ask, ended):
         with pytest.raises(requests.Refused, match="cores must be a list of numbers for each proc"):
             ask("resume", processes=2, cores=[last])
+        for gpus in (["GPU-a", 1], [["GPU-a", 1]], [["", 1]] * 2, [["GPU-a", -1]] * 2):
+            with pytest.raises(requests.Refused, match="gpus must be a list of"):
+                ask("resume", processes=2, gpus=gpus)
         ask("resume", processes=2, cores=[last, [1023]])
     assert ended[0].returncode == 0
     assert "process 1 runs on all cores, not on 1023: " in ended[0].stderr
