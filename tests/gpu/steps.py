@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="times the usual batch")
     parser.add_argument("--lengths", action="store_true")
     parser.add_argument("--lines", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after a step")
     parser.add_argument("--allocator", default="", help="PyTorch's settings of its allocator")
     parser.add_argument("--save")
     return parser.parse_args()
@@ -70,6 +71,7 @@ def measure(training: Training, options: argparse.Namespace, rank: int, ranks: i
         times.append(1e3 * (time.perf_counter() - begun))
         if options.lines:
             line(f"{training.name} rank {rank}", step, value)
+        time.sleep(options.pause)
     moments = [each for state in optimizer.state.values() for each in state.values()]
     found = {
         "model": training.name,

@@ -137,18 +137,22 @@ def folded(world: int, memory: str, command: Sequence[str]) -> tuple[Rows, int]:
     return rows_of(lines), fleet.peak
 
 
+FOLDED = (2, 4)  # ranks on the one device
+
+
 def overhead() -> None:
     """Steps of PyTorch's models: one rank next to plain CUDA, and ranks folded next to one."""
     size = Size()
     command = steps("--only", size.models, "--scale", size.scale)
     alone = {row["model"]: row for row in rows_of(parts.plain(*command).splitlines())}
-    runs = {world: folded(world, size.memory, command) for world in (1, 2, 4)}
+    runs = {world: folded(world, size.memory, command) for world in (1, *FOLDED)}
     one = {row["model"]: row["ms"] for row in runs[1][0]}
-    rows: list[list[object]] = [["model", "plain ms", "rankfold", "2 ranks", "of 2", "4", "of 4"]]
+    heads = [head for world in FOLDED for head in (f"{world} ranks", f"of {world}")]
+    rows: list[list[object]] = [["model", "plain ms", "rankfold", *heads]]
     for model, row in alone.items():
         cost, cells = one[model] / row["ms"] - 1, [model, row["ms"], one[model]]
         report(f"torch_{model}_overhead", cost, "of 1", f"table 3; the paper: {PAPER_OVERHEAD}")
-        for world in (2, 4):
+        for world in FOLDED:
             milliseconds = next(r["ms"] for r in runs[world][0] if r["model"] == model)
             over = milliseconds / world / row["ms"]
             cells += [milliseconds, over]
@@ -156,7 +160,7 @@ def overhead() -> None:
         rows.append(cells)
     table(*rows)
     reserved = max(row["reserved"] for row in alone.values())
-    for world in (2, 4):
+    for world in FOLDED:
         peak, apart = runs[world][1], world * reserved
         report(f"torch_bytes_{world}", peak / apart, "of n", "in use on the device, at its peak")
         print(f"{world} ranks use {peak // MIB} MiB; {world} processes reserve {apart // MIB} MiB")
@@ -181,7 +185,7 @@ spec:
   worldSize: 2
   gpus: 2
 """
-SAVED_STEPS = "60"
+SAVED_STEPS, PAUSE = "150", "0.4"  # a minute on a fast GPU: longer than all that happens to it
 
 
 class Job:
@@ -201,11 +205,13 @@ class Job:
         return []
 
     def until(self, what: str, condition: Callable[[], bool]) -> float:
-        """The seconds until then; a job that fails ends the part."""
+        """The seconds until then; a job that ends before that ends the part."""
         begun = time.monotonic()
         while not condition():
-            if self.status["phase"] == "Failed":
-                raise SystemExit(f"the job failed: {self.fleet.rankfold('describe', 'train')}")
+            ended = self.status["phase"] in ("Failed", "Succeeded")
+            if ended and not condition():
+                said = self.fleet.rankfold("describe", "train")
+                raise SystemExit(f"waiting for {what}, the job has ended:\n{said}")
             time.sleep(0.1)
         print(f"{what}: {time.monotonic() - begun:.1f} s", flush=True)
         return time.monotonic() - begun
@@ -270,7 +276,7 @@ def moves() -> None:
         text = POOL.replace("MEMORY", size.memory)
         (folder / "specs").mkdir()
         (folder / "specs/train.yaml").write_text(
-            text.replace("COMMAND", json.dumps([*command, "--save", str(user)]))
+            text.replace("COMMAND", json.dumps([*command, "--pause", PAUSE, "--save", str(user)]))
         )
         job = Job(Fleet(rankfold, folder))
         rankfold("apply", "-f", str(folder / "specs"))
