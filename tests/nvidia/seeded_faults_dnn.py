@@ -15,7 +15,6 @@ STRAY = _DNN + "test_memory_that_is_not_the_ranks_is_refused[y]"
 STRAY_AREA = _DNN + "test_memory_that_is_not_the_ranks_is_refused[area]"
 NO_ADDRESS = _DNN + "test_no_attribute_is_an_address[6]"
 ONLY_PLANS = _DNN + "test_only_plans_are_executed"
-LENGTHS = _DNN + "test_lengths_that_do_not_fit_are_refused[0-1152921504606846976]"
 FOLDED = _DNN + "test_folded_and_moved_the_results_are_the_same"
 
 TABLE: Table = {
@@ -69,9 +68,6 @@ TABLE: Table = {
         },
         ONLY_PLANS: {
             "any-descriptor-is-executed": ("if (!status && p->type != PLAN)", "if (!device)"),
-        },
-        LENGTHS: {
-            "lists-longer-than-the-call": ("exec.list > count ||", ""),
         },
     },
     "interpose/client/api/dnn_graph.c": {
