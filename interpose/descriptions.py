@@ -5,7 +5,7 @@ A function of the description has ``params`` and one of
 ``local: EXPRESSION``  a C expression that gives the result
 ``hand: FILE``       the body is in FILE, in any folder of ``interpose/client/``
 ``remote: NAMES``    NVIDIA's own function is called in the proxy, on devices of type nvidia (see
-                     `kinds_of`); on others it is refused
+                     `kinds_of`); on others it is refused, or with ``local`` that gives the result
 ``refuse: REASON``   a stub that reports its name once on stderr and fails
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
@@ -136,7 +136,9 @@ def split_parameters(text: str) -> tuple[Parameter, ...]:
 
 def check_parameters(function: Function) -> None:
     """Check that every parameter is used or explicitly ignored, and that no other name is one."""
-    if function.parameters is None or function.kind in ("hand", "remote"):
+    if function.parameters is None or function.kind == "hand":
+        return
+    if function.kind == "remote" and not function.body:
         return
     names = {p.name for p in function.parameters}
     if len(names) != len(function.parameters):
@@ -152,20 +154,31 @@ def check_parameters(function: Function) -> None:
         raise Mismatch(f"parameters both used and ignored: {sorted(both)}")
 
 
-_DESCRIPTORS = {"gesvdjInfo_t": "j", "syevjInfo_t": "e", "cusolverDnParams_t": "d"}
+_DESCRIPTORS = {
+    "gesvdjInfo_t": "j",
+    "syevjInfo_t": "e",
+    "cusolverDnParams_t": "d",
+    "cudnnTensorDescriptor_t": "t",
+    "cudnnActivationDescriptor_t": "a",
+    "cudnnRNNDescriptor_t": "r",
+    "cudnnRNNDataDescriptor_t": "q",
+    "cudnnSpatialTransformerDescriptor_t": "g",
+}
 _OUTPUTS = {"int": "i", "int64_t": "l", "size_t": "l"}
 
 
 def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
     """One letter per parameter of a remote function. Raises Mismatch.
 
-    ``h`` the library's handle, ``v`` a number of up to 64 bits, ``p`` memory of the device, ``j``,
-    ``e`` and ``d`` descriptors. `named` has lists of pointers to something else: ``out`` (``i``:
-    an int that the caller gets, ``l``: one of 64 bits), ``host`` (``w``: working memory of the
-    host, whose size is the next parameter), ``absent`` (``n``: anything but NULL is refused).
+    ``h`` the library's handle, ``v`` a number of up to 64 bits, ``f`` a double, ``p`` memory of the
+    device; the letters of `_DESCRIPTORS` descriptors. `named` has lists of pointers to something
+    else: ``out`` (``i``: an int that the caller gets, ``l``: one of 64 bits), ``optional`` (``m``:
+    one of 64 bits, unless it is NULL), ``host`` (``w``: working memory of the host, whose size is
+    the next parameter), ``scalar`` (``s``: a float in memory of the host, or a double if the first
+    tensor has doubles), ``absent`` (``n``: anything but NULL is refused).
     """
-    if not isinstance(named, dict) or set(named) - {"out", "host", "absent"}:
-        raise Mismatch("remote is a mapping with out, host or absent")
+    if not isinstance(named, dict) or set(named) - {"out", "optional", "host", "scalar", "absent"}:
+        raise Mismatch("remote is a mapping with out, optional, host, scalar or absent")
     use = {name: key for key, names in named.items() for name in names}
     kinds = ""
     for parameter in parameters:
@@ -176,13 +189,15 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
         if key == "out":
             kinds += _OUTPUTS[words[-1]]
         elif key:
-            kinds += {"host": "w", "absent": "n"}[key]
+            kinds += {"optional": "m", "host": "w", "scalar": "s", "absent": "n"}[key]
         elif "*" in parameter.text:
             kinds += "p"
         elif words[-1].endswith("Handle_t"):
             kinds += "h"
-        elif words[-1] in ("float", "double"):
-            raise Mismatch(f"{parameter.name}: a {words[-1]} by value cannot be passed on")
+        elif words[-1] == "float":
+            raise Mismatch(f"{parameter.name}: a float by value cannot be passed on")
+        elif words[-1] == "double":
+            kinds += "f"
         else:
             kinds += _DESCRIPTORS.get(words[-1], "v")
     if use:
@@ -196,6 +211,8 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
     if unknown := set(entry) - KEYS:
         raise Mismatch(f"unknown keys {sorted(unknown)}")
     kinds = [k for k in KINDS if k in entry]
+    if kinds == ["local", "remote"]:  # local where the library is not there
+        kinds = ["remote"]
     if len(kinds) != 1:
         raise Mismatch(f"needs exactly one of {', '.join(KINDS)}")
     if "params" not in entry and kinds[0] != "refuse":
@@ -206,7 +223,7 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
     return Function(
         name=name,
         kind=kinds[0],
-        body=str(entry[kinds[0]]),
+        body=str(entry.get("local", "") if kinds[0] == "remote" else entry[kinds[0]]),
         parameters=parameters,
         kinds=kinds_of(parameters or (), entry["remote"]) if kinds[0] == "remote" else "",
         returns=entry.get("returns", result),

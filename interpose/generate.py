@@ -87,8 +87,16 @@ def body(function: Function, library: Library) -> str:
 
 def remote_body(function: Function, library: Library) -> str:
     """Sends the parameters' values; what they mean is in `Function.kinds`."""
-    values = ", ".join(f"(uint64_t){p.name}" for p in function.parameters or ())
+    values = ", ".join(
+        f"sent_double({p.name})" if kind == "f" else f"(uint64_t){p.name}"
+        for p, kind in zip(function.parameters or (), function.kinds, strict=True)
+    )
     lines = [
+        *(
+            [f"if (!remote_is_there(&remote_{library.name}))", f"\treturn {function.body};"]
+            if function.body
+            else []
+        ),
         f'static struct remote_function f = {{.name = "{function.name}", '
         f'.kinds = "{function.kinds}"}};',
         f"const uint64_t values[] = {{{values}}};",

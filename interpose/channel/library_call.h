@@ -3,22 +3,71 @@
  * proxy writes the call's answer, or 0. An answer is the library's status and what the call gives,
  * in 64 bits each.
  *
- * For a function of remote.def the others are its parameters in their order, one for each `v`, `p`
- * and `n`, and RF_JACOBI_SLOTS for each `j` and `e`; the other kinds send none (kinds_of in
- * interpose/descriptions.py).
+ * For a function of remote.def the others are its parameters in their order, as many for each as
+ * rf_slots_of says (the kinds: kinds_of in interpose/descriptions.py).
  */
 #ifndef RANKFOLD_LIBRARY_CALL_H
 #define RANKFOLD_LIBRARY_CALL_H
 
 #include <stdint.h>
 
-#define RF_CALL_SLOTS 40u /* at most, without the first */
-#define RF_CALL_OUTS 2u   /* in an answer, at most, after the status */
+#define RF_CALL_SLOTS 640u /* at most, without the first */
+#define RF_CALL_OUTS 2u    /* in an answer, at most, after the status */
 
 /* A descriptor of functions that iterate: bits, tolerance (double), sweeps, sort. The library's
  * defaults hold for the others. */
 #define RF_JACOBI_SLOTS 4u
 enum { RF_JACOBI_THERE = 1, RF_JACOBI_TOLERANCE = 2, RF_JACOBI_SWEEPS = 4, RF_JACOBI_SORT = 8 };
+
+/* Descriptors of cuDNN. The first slot is 0 if there is none, otherwise its lowest bit is 1. The
+ * numbers behind names are bits of a slot.
+ *
+ *   tensor        type 8, dimensions 32; of each dimension its size 0, stride 32
+ *   activation    mode 8, NaN 16; coefficient (double)
+ *   dropout       -; probability (float); address, bytes of its states; seed
+ *   RNN           algorithm 8, cell 16, bias 24, direction 32, input 40, type 48, precision 56;
+ *                 kind of mathematics 0, flags 32; sizes of input 0, hidden state 32, projection 0,
+ *                 layers 32; its dropout
+ *   sequences     type 8, layout 16, whether gaps are filled 24, runs 32; longest 0, number 32;
+ *                 elements of a vector; what fills gaps; of each run of equal lengths the length 0,
+ *                 and how many 32
+ *   transformer   sampler 8, type 16, dimensions 32; four sizes
+ */
+#define RF_TENSOR_DIMENSIONS 8u
+#define RF_TENSOR_SLOTS (1u + RF_TENSOR_DIMENSIONS)
+#define RF_ACTIVATION_SLOTS 2u
+#define RF_DROPOUT_SLOTS 5u
+#define RF_RNN_SLOTS (4u + RF_DROPOUT_SLOTS)
+#define RF_SEQUENCE_RUNS 256u
+#define RF_SEQUENCES_SLOTS (4u + RF_SEQUENCE_RUNS)
+#define RF_TRANSFORMER_DIMENSIONS 4u
+#define RF_TRANSFORMER_SLOTS (1u + RF_TRANSFORMER_DIMENSIONS)
+
+/* How many slots a parameter of this kind sends. */
+static inline uint32_t rf_slots_of(char kind)
+{
+	switch (kind) {
+	case 'v':
+	case 'f':
+	case 'p':
+	case 's': return 1;
+	case 'j':
+	case 'e': return RF_JACOBI_SLOTS;
+	case 't': return RF_TENSOR_SLOTS;
+	case 'a': return RF_ACTIVATION_SLOTS;
+	case 'o': return RF_DROPOUT_SLOTS;
+	case 'r': return RF_RNN_SLOTS;
+	case 'q': return RF_SEQUENCES_SLOTS;
+	case 'g': return RF_TRANSFORMER_SLOTS;
+	default: return 0;
+	}
+}
+
+/* cudnnSetDropoutDescriptor: a dropout. cudnnGetRNNWeightParams: an RNN, then these; gives the
+ * addresses of a matrix and of its bias, and their tensors. */
+struct rf_dnn_weights {
+	uint64_t layer, bytes, weights, matrix;
+};
 
 /* A plan of cuFFT, as cufftXtMakePlanMany has it. */
 #define RF_FFT_RANK_MAX 3

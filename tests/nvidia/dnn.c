@@ -35,6 +35,22 @@ static struct dnn {
 } *dnn;          /* there is one at a time */
 static int live; /* descriptors */
 
+void fake_dnn_live(int more) { live += more; }
+
+bool fake_dnn_handle(const char *call)
+{
+	if (dnn && dnn->streamed)
+		return true;
+	fake_fault("%s: without a handle, or a stream", call);
+	return false;
+}
+
+CUstream fake_dnn_stream(void)
+{
+	dnn->streamed = false;
+	return dnn->stream;
+}
+
 static int kind_bytes(int kind)
 {
 	return kind == 2                                                        ? 1

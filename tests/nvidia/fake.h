@@ -24,7 +24,8 @@
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
  * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
- * are blas.c: cuBLASLt, cublas.c: cuBLAS, fft.c: cuFFT, solver.c: cuSOLVER, dnn.c: cuDNN.
+ * are blas.c: cuBLASLt, cublas.c: cuBLAS, fft.c: cuFFT, solver.c: cuSOLVER, dnn.c and dnn_calls.c:
+ * cuDNN.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -115,6 +116,12 @@ CUresult fake_push_kernel(CUstream, void (*run)(const uint8_t *params), const vo
 			  size_t bytes);
 
 void fake_end_streams(void); /* under fake_lock */
+
+/* dnn.c, under fake_lock: counts cuDNN's descriptors; whether its handle has a stream, which is a
+ * fault otherwise; takes the stream, which must be set again. */
+void fake_dnn_live(int more);
+bool fake_dnn_handle(const char *call);
+CUstream fake_dnn_stream(void);
 
 /* tensor_map.c: put_by_map(const CUtensorMap map, uint32_t value): all words of its first row */
 void fake_put_by_map(const uint8_t *params);

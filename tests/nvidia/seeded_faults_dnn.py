@@ -15,7 +15,9 @@ STRAY = _DNN + "test_memory_that_is_not_the_ranks_is_refused[y]"
 STRAY_AREA = _DNN + "test_memory_that_is_not_the_ranks_is_refused[area]"
 NO_ADDRESS = _DNN + "test_no_attribute_is_an_address[6]"
 ONLY_PLANS = _DNN + "test_only_plans_are_executed"
-FOLDED = _DNN + "test_folded_and_moved_the_results_are_the_same"
+FOLDED = _DNN + "test_folded_and_moved_the_results_are_the_same[convolutions]"
+LAYERS = _DNN + "test_folded_and_moved_the_results_are_the_same[layers]"
+HOSTILE = _DNN + "test_descriptors_of_a_hostile_rank_are_refused"
 
 TABLE: Table = {
     "proxy/hal/nvidia/dnn.c": {
@@ -83,6 +85,47 @@ TABLE: Table = {
             "no-count-of-the-results": (
                 "*count = to && most > 0 && most < r->count ? most : r->count;",
                 "*count = most;",
+            ),
+        },
+    },
+    "interpose/client/api/dnn_descriptors.c": {
+        LAYERS: {
+            "no-dropout-of-a-network": (
+                "dnn_put(d->slots + RF_RNN_SLOTS - RF_DROPOUT_SLOTS, 'o', dropout);",
+                "(void)dropout;",
+            ),
+            "lengths-of-the-first-only": (
+                "run[run_count++] = (uint32_t)lengths[i]",
+                "run[run_count++] = (uint32_t)lengths[0]",
+            ),
+            "states-that-are-not-filled": ("return fill && states", "return !states"),
+        },
+    },
+    "interpose/client/api/remote.c": {
+        LAYERS: {
+            "no-place-where-null-is-given": (
+                "if (*values)\n\t\t\tmemcpy((void *)*values, outs, *kinds == 'i' ? 4 : 8);",
+                "memcpy((void *)*values, outs, *kinds == 'i' ? 4 : 8);",
+            ),
+        },
+    },
+    "proxy/hal/nvidia/dnn_descriptors.c": {
+        LAYERS: {
+            "strides-for-sizes": ("size[i] = low(slots[1 + i]);", "size[i] = high(slots[1 + i]);"),
+        },
+        HOSTILE: {
+            "states-of-anybody": (
+                "if (slots[2] && !nvidia_space_has(space, slots[2]))",
+                "if (slots[2] && !space)",
+            ),
+            "missing-lengths": ("if (filled < count)", "if (!count)"),
+        },
+    },
+    "proxy/hal/nvidia/calls.c": {
+        LAYERS: {
+            "doubles-in-the-wrong-order": (
+                "memcpy(&a->doubles[a->double_count++], slots, sizeof *slots);",
+                "memcpy(&a->doubles[1 - a->double_count++], slots, sizeof *slots);",
             ),
         },
     },

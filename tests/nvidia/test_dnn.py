@@ -389,9 +389,59 @@ def test_any_list_is_answered(
         assert query(space, functions, to)[:2] == [SUCCESS, 512]
 
 
+# ---- functions outside of the backend API ----
+
+LSTM_OF_FIVE = 1 | 2 << 16 | 2 << 24  # a cell, and its biases
+
+
+def rnn(states: int, layers: int = 1) -> list[int]:
+    sizes = [0, 5 | 7 << 32, 7 | layers << 32]
+    return [LSTM_OF_FIVE, *sizes, 1, bits(FLOAT, 0.5), states, 96, 3]
+
+
+def sequences(runs: list[tuple[int, int]], count: int, run_count: int | None = None) -> list[int]:
+    packed = [length | times << 32 for length, times in runs]
+    first = 1 | (len(runs) if run_count is None else run_count) << 32
+    return [first, 6 | count << 32, 5, 0, *packed, *[0] * (256 - len(packed))]
+
+
+def sizes_of(space: Space, functions: Functions, rnn: list[int], sequences: list[int]) -> list[int]:
+    at = space.put(np.full(3, -1, np.int64))
+    slots = [at, *rnn, 1, *sequences]
+    space.launch(functions("cudnnGetRNNTempSpaceSizes"), 1, 1, np.array(slots, np.uint64).tobytes())
+    return [int(n) for n in space.read(at, 3, np.int64)]
+
+
+def test_sequences_of_any_lengths_are_described(device: Device, functions: Functions) -> None:
+    space = device.space()
+    states = space.put(np.zeros(96, np.uint8))
+    assert sizes_of(space, functions, rnn(states), sequences([(6, 2), (3, 1)], 3)) == [0, 64, 128]
+    space.check()
+
+
+def test_descriptors_of_a_hostile_rank_are_refused(device: Device, functions: Functions) -> None:
+    """The states of a dropout are the rank's, and a description says no more than it has."""
+    space = device.space()
+    states, own = space.put(np.zeros(96, np.uint8)), np.zeros(96, np.uint8).ctypes.data
+    whole = sequences([(6, 2), (3, 1)], 3)
+    assert sizes_of(space, functions, rnn(own), whole)[0] == BAD_PARAM
+    assert sizes_of(space, functions, rnn(states), sequences([(6, 2)], 3))[0] == BAD_PARAM
+    for wrong in (sequences([(6, 1)], 1 << 20), sequences([(6, 1)], 1, run_count=1 << 20)):
+        assert sizes_of(space, functions, rnn(states), wrong)[0] == NOT_SUPPORTED
+    assert sizes_of(space, functions, rnn(states), whole)[0] == SUCCESS
+    space.check()
+    space.launch(
+        functions("cudnnSetDropoutDescriptor"),
+        1,
+        1,
+        np.array([0, 1, 0, own, 96, 3], np.uint64).tobytes(),
+    )
+    assert space.error()[0] == LAUNCH_FAILED
+
+
 # ---- the whole way ----
 
-PROGRAM = Path(__file__).parent / "convolutions.cu"
+PROGRAMS = {"convolutions": 1 + 3 * 6, "layers": 1 + 3 * 6}  # and their lines
 STEPS = 6
 
 
@@ -402,9 +452,9 @@ def driver(fake_path: Path, libraries_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
 
 
-def start(fleet: Fleet, name: str, placement: list[int]) -> RunningJob:
-    program = cuda.build(PROGRAM, args=["-lcudnn"])
-    return fleet.start(name, [str(program), str(STEPS)], placement, memory=32 * MiB)
+def start(fleet: Fleet, program: str, name: str, placement: list[int]) -> RunningJob:
+    built = cuda.build(Path(__file__).parent / f"{program}.cu", args=["-lcudnn"])
+    return fleet.start(name, [str(built), str(STEPS)], placement, memory=32 * MiB)
 
 
 def outputs(job: RunningJob) -> list[str]:
@@ -412,13 +462,17 @@ def outputs(job: RunningJob) -> list[str]:
     return [job.output(rank) for rank in range(job.world_size)]
 
 
-def test_folded_and_moved_the_results_are_the_same(driver: None, state: State) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_folded_and_moved_the_results_are_the_same(
+    driver: None, state: State, program: str
+) -> None:
     with Fleet(state, memory=16 * MiB, kinds=("nvidia", "nvidia")) as fleet:
-        wanted = outputs(start(fleet, "apart", [0, 1]))
-        assert wanted[0] != wanted[1] and wanted[0].count("\n") == 1 + 3 * STEPS
-        assert wanted[0].startswith("workspaces 1024 512 0\n")  # of the engines, by the fake
-        assert outputs(start(fleet, "folded", [0, 0])) == wanted
-        job = start(fleet, "moved", [0, 0])
+        wanted = outputs(start(fleet, program, "apart", [0, 1]))
+        assert wanted[0] != wanted[1] and wanted[0].count("\n") == PROGRAMS[program]
+        if program == "convolutions":
+            assert wanted[0].startswith("workspaces 1024 512 0\n")  # of the engines, by the fake
+        assert outputs(start(fleet, program, "folded", [0, 0])) == wanted
+        job = start(fleet, program, "moved", [0, 0])
         until(lambda: job.output(0).count("\n") >= 5)
         job.move([fleet.names[1], fleet.names[0]])
         assert outputs(job) == wanted

@@ -7,6 +7,7 @@
 #include "../../blas/args.h"
 #include "api.h"
 #include "enqueue.h"
+#include "library_call.h"
 
 /* errors.c */
 /* Called at the end of every runtime call: stores the error for cudaGetLastError. */
@@ -346,6 +347,25 @@ int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, i
 int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride);
 
 bool dnn_is_remote(void); /* NVIDIA's own library is called, in the proxy */
+
+/* dnn_descriptors.c: other descriptors than tensors, for NVIDIA's library; `kind` as for
+ * rf_slots_of */
+int descriptor_create(char kind, void **out, const char *name);
+int descriptor_destroy(char kind, void *descriptor);
+int activation_set(void *descriptor, int mode, int nan, double coefficient);
+/* `fill`: the library fills the states. */
+int dropout_set(void *descriptor, const void *handle, float probability, const void *states,
+		size_t bytes, unsigned long long seed, bool fill);
+/* Numbers in the order of cudnnSetRNNDescriptor_v8, without the dropout. */
+int rnn_set(void *descriptor, const uint32_t numbers[13], const void *dropout);
+int rnn_weights(const void *handle, const void *rnn, const struct rf_dnn_weights *which,
+		void *matrix, void **matrix_at, void *bias, void **bias_at);
+int sequences_set(void *descriptor, int type, int layout, int longest, int count, int elements,
+		  const int *lengths, const void *fill);
+int transformer_set(void *descriptor, int sampler, int type, int dimensions, const int *sizes);
+/* Writes a descriptor as it is sent, also a tensor's; NULL: none. */
+void dnn_put(uint64_t *slots, char kind, const void *descriptor);
+bool dnn_has_doubles(const void *tensor);
 
 /* dnn_backend.c: `count` and `most` are numbers of elements of an attribute */
 int backend_create(int type, void **out);

@@ -17,7 +17,8 @@
 
 struct remote_library remote_cudnn = {
 	.image = RF_LIBRARY_TEXT "cudnn",
-	.without = "not supported by rankfold on this device",
+	.without = "not supported by rankfold on this device; torch.backends.cudnn.enabled = False "
+		   "makes PyTorch use its own kernels",
 	.handles = HANDLE_DNN,
 	.status = {CUDNN_STATUS_NOT_INITIALIZED, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED,
 		   CUDNN_STATUS_EXECUTION_FAILED},

@@ -126,9 +126,24 @@ static size_t put_jacobi(uint64_t *slots, const struct jacobi *j)
 
 static void store_outs(const char *kinds, const uint64_t *values, const uint64_t *outs)
 {
-	for (; *kinds; kinds++, values++)
-		if (*kinds == 'i' || *kinds == 'l')
-			memcpy((void *)*values, outs++, *kinds == 'i' ? 4 : 8);
+	for (; *kinds; kinds++, values++) {
+		if (!strchr("ilm", *kinds))
+			continue;
+		if (*values)
+			memcpy((void *)*values, outs, *kinds == 'i' ? 4 : 8);
+		outs++;
+	}
+}
+
+/* A factor in host memory, in the type that the library reads. */
+static uint64_t sent_scalar(const char *kinds, const uint64_t *values, uint64_t at)
+{
+	const char *tensor = strchr(kinds, 't');
+	size_t bytes = tensor && dnn_has_doubles((const void *)values[tensor - kinds]) ? 8 : 4;
+	uint64_t value = 0;
+
+	memcpy(&value, (const void *)at, bytes);
+	return value;
 }
 
 int remote_call(struct remote_library *l, struct remote_function *f, const uint64_t *values)
@@ -144,12 +159,26 @@ int remote_call(struct remote_library *l, struct remote_function *f, const uint6
 		case 'h': h = handle_get(l->handles, (const void *)values[i]); break;
 		case 'j':
 		case 'e': count += put_jacobi(slots + count, (const void *)values[i]); break;
+		case 't':
+		case 'a':
+		case 'r':
+		case 'q':
+		case 'g':
+			dnn_put(slots + count, f->kinds[i], (const void *)values[i]);
+			count += rf_slots_of(f->kinds[i]);
+			break;
+		case 's':
+			if (!values[i])
+				return l->status.invalid;
+			slots[count++] = sent_scalar(f->kinds, values, values[i]);
+			break;
 		case 'i':
 		case 'l':
 			if (!values[i])
 				return l->status.invalid;
 			waits = true;
 			break;
+		case 'm': waits = true; break;
 		case 'n':
 			if (values[i])
 				return refuse_call(

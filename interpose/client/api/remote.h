@@ -8,6 +8,8 @@
 #ifndef RANKFOLD_REMOTE_H
 #define RANKFOLD_REMOTE_H
 
+#include <string.h>
+
 #include "enqueue.h"
 #include "library_call.h"
 
@@ -47,6 +49,15 @@ bool remote_is_there(struct remote_library *);
 /* Whether the job's device has the library; if it does not, that is reported once as the failure of
  * the function of this name. 0, or a status of the library. */
 int remote_ready(struct remote_library *, const char *name);
+
+/* A parameter that is a double, as it is sent. */
+static inline uint64_t sent_double(double value)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &value, sizeof bits);
+	return bits;
+}
 
 /* A parameter of functions that iterate (gesvdjInfo_t, syevjInfo_t). The library's own defaults are
  * used where `set` lacks the bit. */

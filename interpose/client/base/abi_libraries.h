@@ -85,6 +85,10 @@ typedef struct {
 typedef void *cudnnHandle_t;
 typedef struct dnn_tensor *cudnnTensorDescriptor_t;
 typedef void *cudnnActivationDescriptor_t;
+typedef void *cudnnDropoutDescriptor_t;
+typedef void *cudnnRNNDescriptor_t;
+typedef void *cudnnRNNDataDescriptor_t;
+typedef void *cudnnSpatialTransformerDescriptor_t;
 typedef void *cudnnBackendDescriptor_t;
 
 /* ---- NVML: types that are never read or filled are only names ---- */

@@ -9,9 +9,9 @@
  * addresses of memory must be mapped, and everything else is made here. That an address is the
  * beginning of enough memory is the program's responsibility, as with its kernels.
  *
- * The functions of remote.def take whole numbers and addresses only, each in a register or in 8
- * bytes of the stack, where more than a function takes do no harm. So one type of function calls
- * them all.
+ * The functions of remote.def take whole numbers and addresses, each in a register or in 8 bytes of
+ * the stack, and at most two doubles, which have registers of their own. More than a function takes
+ * do no harm. So one type of function calls them all.
  *
  * Called in the device thread, except what module.c needs.
  */
@@ -23,7 +23,8 @@
 #include "calls.h"
 #include "issue.h"
 
-#define CALL_ARGUMENTS_MAX 28u
+#define CALL_ARGUMENTS_MAX 32u
+#define CALL_DOUBLES_MAX 2u
 #define HOST_BYTES_MAX (1ull << 30) /* of working memory on the host, for one call */
 
 #pragma GCC visibility push(default)
@@ -37,6 +38,7 @@ static const char *const library_names[NVIDIA_LIBRARIES] = {[NVIDIA_CUSOLVER] = 
 							    [NVIDIA_CUBLAS] = "cublas",
 							    [NVIDIA_CUDNN] = "cudnn"};
 #define LIBRARY_cusolver NVIDIA_CUSOLVER
+#define LIBRARY_cudnn NVIDIA_CUDNN
 
 static struct nvidia_call calls[] = {
 	{NVIDIA_CUFFT, "cufftMakePlan", NULL, nvidia_fft_make,
@@ -46,7 +48,11 @@ static struct nvidia_call calls[] = {
 #define DNN_QUERY(slots) {NVIDIA_CUDNN, "cudnnQuery " #slots, NULL, nvidia_dnn_query, slots, NULL},
 #define DNN_EXECUTE(slots)                                                                         \
 	{NVIDIA_CUDNN, "cudnnExecute " #slots, NULL, nvidia_dnn_execute, slots, NULL},
-	RF_DNN_SIZES(DNN_QUERY) RF_DNN_SIZES(DNN_EXECUTE)
+	RF_DNN_SIZES(DNN_QUERY)
+		RF_DNN_SIZES(DNN_EXECUTE){NVIDIA_CUDNN, "cudnnSetDropoutDescriptor", NULL,
+					  nvidia_dnn_dropout, 1 + RF_DROPOUT_SLOTS, NULL},
+	{NVIDIA_CUDNN, "cudnnGetRNNWeightParams", NULL, nvidia_dnn_weights,
+	 1 + RF_RNN_SLOTS + sizeof(struct rf_dnn_weights) / sizeof(uint64_t), NULL},
 #define RF_REMOTE(library, name, kinds) {LIBRARY_##library, #name, kinds, NULL, 0, NULL},
 #include "remote.def"
 };
@@ -127,9 +133,12 @@ static int iteration_open(const struct iteration *of, const uint64_t *slots, voi
 
 struct call_arguments {
 	uint64_t of[CALL_ARGUMENTS_MAX], outs[RF_CALL_OUTS];
-	uint32_t count, out_count;
+	double doubles[CALL_DOUBLES_MAX];
+	uint32_t count, double_count, out_count;
+	void *handle;
 	void *iteration, *host; /* made for this call */
 	const struct iteration *kind;
+	struct nvidia_descriptors descriptors;
 };
 
 static int make_iteration(struct call_arguments *a, const struct iteration *kind,
@@ -152,53 +161,73 @@ static int make_host(struct call_arguments *a, uint64_t bytes)
 	return bytes && !a->host ? -1 : 0;
 }
 
-static int make_arguments(struct hal_stream *s, const struct nvidia_call *call,
-			  const uint64_t *slots, struct call_arguments *a)
+static int make_dnn(struct call_arguments *a, const struct hal_space *space, char kind,
+		    const uint64_t *slots)
 {
-	void *handle;
-	int status = solver_open(s, &handle);
+	void *made;
+	int status = nvidia_dnn_make(&a->descriptors, space, a->handle, kind, slots, &made);
 
-	for (const char *kind = call->kinds; *kind && !status; kind++)
-		switch (*kind) {
-		case 'h': a->of[a->count++] = (uint64_t)(uintptr_t)handle; break;
-		case 'd': a->of[a->count++] = (uint64_t)(uintptr_t)s->device->solver_params; break;
-		case 'i':
-		case 'l': a->of[a->count++] = (uint64_t)(uintptr_t)&a->outs[a->out_count++]; break;
-		case 'j':
-		case 'e':
-			status = make_iteration(a, *kind == 'j' ? &gesvdj : &syevj, slots);
-			slots += RF_JACOBI_SLOTS;
-			break;
-		case 'w': status = make_host(a, *slots); break;
-		case 'n': a->of[a->count++] = 0; break;
-		default: a->of[a->count++] = *slots++;
-		}
+	a->of[a->count++] = (uint64_t)(uintptr_t)made;
 	return status;
 }
 
-static int call_with(void *function, const uint64_t *a)
+/* One parameter of the function, from the slots that it has. */
+static int make_argument(struct hal_stream *s, const struct hal_space *space, char kind,
+			 const uint64_t *slots, struct call_arguments *a)
+{
+	switch (kind) {
+	case 'h': a->of[a->count++] = (uint64_t)(uintptr_t)a->handle; return 0;
+	case 'd': a->of[a->count++] = (uint64_t)(uintptr_t)s->device->solver_params; return 0;
+	case 'i':
+	case 'l':
+	case 'm': a->of[a->count++] = (uint64_t)(uintptr_t)&a->outs[a->out_count++]; return 0;
+	case 'j':
+	case 'e': return make_iteration(a, kind == 'j' ? &gesvdj : &syevj, slots);
+	case 't':
+	case 'a':
+	case 'r':
+	case 'q':
+	case 'g': return make_dnn(a, space, kind, slots);
+	case 'f': memcpy(&a->doubles[a->double_count++], slots, sizeof *slots); return 0;
+	case 's': a->of[a->count++] = (uint64_t)(uintptr_t)slots; return 0;
+	case 'w': return make_host(a, *slots);
+	case 'n': a->of[a->count++] = 0; return 0;
+	default: a->of[a->count++] = *slots; return 0;
+	}
+}
+
+static int call_with(void *function, const uint64_t *a, const double *d)
 {
 #define N uint64_t
-	int (*f)(N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N,
-		 N);
+	int (*f)(N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N, N,
+		 N, N, N, N, double, double);
 #undef N
 
 	*(void **)&f = function;
 	return f(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
 		 a[13], a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24],
-		 a[25], a[26], a[27]);
+		 a[25], a[26], a[27], a[28], a[29], a[30], a[31], d[0], d[1]);
 }
 
-static int make_call(struct hal_stream *s, const struct nvidia_call *call, const uint64_t *slots,
-		     uint64_t *outs)
+static int make_call(struct hal_stream *s, const struct hal_space *space,
+		     const struct nvidia_call *call, const uint64_t *slots, uint64_t *outs)
 {
-	struct call_arguments a = {.count = 0};
-	int status = make_arguments(s, call, slots + 1, &a);
+	static struct call_arguments a; /* of the one device thread */
+	int status;
 
+	memset(&a, 0, sizeof a);
+	status = call->library == NVIDIA_CUDNN ? nvidia_dnn_open(s, &a.handle)
+					       : solver_open(s, &a.handle);
+	slots++; /* the answer's address */
+	for (const char *kind = call->kinds; *kind && !status; kind++) {
+		status = make_argument(s, space, *kind, slots, &a);
+		slots += rf_slots_of(*kind);
+	}
 	if (!status)
-		status = call_with(call->function, a.of);
+		status = call_with(call->function, a.of, a.doubles);
 	if (a.iteration)
 		solver(a.kind->destroy, (uint64_t)(uintptr_t)a.iteration, 0);
+	nvidia_dnn_forget(&a.descriptors);
 	if (a.host && issue_host_function(s, free, a.host))
 		return -1; /* the memory is left: the library may still use it */
 	memcpy(outs, a.outs, sizeof a.outs);
@@ -213,18 +242,11 @@ static uint32_t stray_parameter(const struct hal_space *space, const struct nvid
 {
 	uint32_t at = 1, number = 1;
 
-	for (const char *kind = call->kinds; *kind; kind++, number++)
-		switch (*kind) {
-		case 'p':
-			if (slots[at] && !nvidia_space_has(space, slots[at]))
-				return number;
-			at++;
-			break;
-		case 'j':
-		case 'e': at += RF_JACOBI_SLOTS; break;
-		case 'v': at++; break;
-		default: break;
-		}
+	for (const char *kind = call->kinds; *kind; kind++, number++) {
+		if (*kind == 'p' && slots[at] && !nvidia_space_has(space, slots[at]))
+			return number;
+		at += rf_slots_of(*kind);
+	}
 	return 0;
 }
 
@@ -296,7 +318,7 @@ CUresult nvidia_call(struct hal_stream *s, struct hal_space *space, const struct
 	answer.count = RF_CALL_OUTS;
 	memset(answer.of, 0, RF_CALL_OUTS * sizeof *answer.of);
 	status = call->make ? call->make(s, space, slots, call->slots, &answer)
-			    : make_call(s, call, slots, answer.of);
+			    : make_call(s, space, call, slots, answer.of);
 	snprintf(what, what_bytes, "%s", call->name);
 	if (slots[0])
 		return write_answer(s, space, slots[0], status, &answer);
@@ -324,8 +346,18 @@ static uint32_t slots_of(const char *kinds)
 	uint32_t count = 1;
 
 	for (; *kinds; kinds++)
-		count += strchr("vp", *kinds) ? 1 : strchr("je", *kinds) ? RF_JACOBI_SLOTS : 0;
+		count += rf_slots_of(*kinds);
 	return count;
+}
+
+static bool fits(const char *kinds)
+{
+	uint32_t doubles = 0;
+
+	for (const char *kind = kinds; *kind; kind++)
+		doubles += *kind == 'f';
+	return slots_of(kinds) <= 1 + RF_CALL_SLOTS && doubles <= CALL_DOUBLES_MAX &&
+	       strlen(kinds) - doubles <= CALL_ARGUMENTS_MAX;
 }
 
 int rankfold_nvidia_call(const char *library, const char *name, uint64_t *address,
@@ -341,7 +373,7 @@ int rankfold_nvidia_call(const char *library, const char *name, uint64_t *addres
 		return CUDA_ERROR_NOT_FOUND;
 	if (call->kinds) {
 		call->slots = slots_of(call->kinds);
-		if (call->slots > 1 + RF_CALL_SLOTS || strlen(call->kinds) > CALL_ARGUMENTS_MAX)
+		if (!fits(call->kinds))
 			return CUDA_ERROR_NOT_SUPPORTED;
 		call->function = symbol(call->library, name);
 		if (!call->function)

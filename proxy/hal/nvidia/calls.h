@@ -42,6 +42,7 @@ int nvidia_fft_execute(struct hal_stream *, const struct hal_space *, const uint
 void nvidia_fft_close(struct hal_device *);
 
 /* dnn.c */
+enum { DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_NO_MEMORY = 4003 };
 /* The device's handle, set to this stream: cudnnStatus_t. */
 int nvidia_dnn_open(struct hal_stream *, void **handle);
 int nvidia_dnn_query(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
@@ -49,5 +50,21 @@ int nvidia_dnn_query(struct hal_stream *, const struct hal_space *, const uint64
 int nvidia_dnn_execute(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
 		       uint32_t count, struct nvidia_answer *);
 void nvidia_dnn_close(struct hal_device *);
+
+/* dnn_descriptors.c: descriptors of cuDNN that are made for one call, by their kinds */
+#define NVIDIA_DESCRIPTORS_MAX 12u
+struct nvidia_descriptors {
+	uint32_t count;
+	char kind[NVIDIA_DESCRIPTORS_MAX];
+	void *made[NVIDIA_DESCRIPTORS_MAX];
+};
+/* Makes what the slots describe: *out is NULL if they say that there is none. */
+int nvidia_dnn_make(struct nvidia_descriptors *, const struct hal_space *, void *handle, char kind,
+		    const uint64_t *slots, void **out);
+void nvidia_dnn_forget(struct nvidia_descriptors *);
+int nvidia_dnn_dropout(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		       uint32_t count, struct nvidia_answer *);
+int nvidia_dnn_weights(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		       uint32_t count, struct nvidia_answer *);
 
 #endif

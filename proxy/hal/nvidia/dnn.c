@@ -20,7 +20,6 @@
 #define NOTES_MAX 64
 #define KNOBS_MAX 64
 
-enum { DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_NO_MEMORY = 4003 };
 enum { /* cudnnBackendDescriptorType_t */
        ENGINE = 2,
        CONFIGURATION = 3,
