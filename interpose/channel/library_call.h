@@ -95,6 +95,7 @@ struct rf_fft_exec {
  *                     value), numerical notes, and behaviours
  *   ENGINE            lists of numerical notes, behaviours, and knobs (type, maximum, minimum,
  *                     stride)
+ *   ENGINECFG         lists of one number, or none: bytes of its workspace, of shared memory
  *   EXECUTION_PLAN    the bytes of its workspace
  *   OPERATIONGRAPH    the number of engines
  * A list is its length, and its elements.

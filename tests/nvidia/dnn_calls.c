@@ -427,8 +427,7 @@ EXPORT int cudnnSetRNNDescriptor_v8(void *descriptor, int algorithm, int cell, i
 	d->n[2] = layers;
 	d->dropout = dropout;
 	d->set = true;
-	return fake_end(!dropout || is_set("cudnnSetRNNDescriptor_v8", dropout, 'o') ? SUCCESS
-										     : BAD_PARAM);
+	return fake_end(is_set("cudnnSetRNNDescriptor_v8", dropout, 'o') ? SUCCESS : BAD_PARAM);
 }
 
 EXPORT int cudnnSetRNNDataDescriptor(void *descriptor, int type, int layout, int longest, int count,

@@ -274,6 +274,7 @@ int main(int argc, char **argv)
     std::vector<unsigned char> states(n.states_bytes);
     CUDA_CHECK(cudaDeviceSynchronize());
     CUDA_CHECK(cudaMemcpy(states.data(), n.states, n.states_bytes, cudaMemcpyDeviceToHost));
+    EXPECT(states[0] || states[1] || states[2] || states[3], "the states are empty");
     print_line(0, "states", states.data(), states.size());
     for (int k = 0; k < steps; k++) {
         normalise(k, world.rank + 0.5 * k, handle);

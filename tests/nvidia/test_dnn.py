@@ -256,6 +256,13 @@ def test_an_engine_and_a_graph_are_described(device: Device, functions: Function
     assert query(space, functions, to)[:8] == [SUCCESS, 1, 4, 0, 1, 4, 72, 70]
 
 
+def test_a_configuration_says_what_it_needs(device: Device, functions: Functions) -> None:
+    to, configuration = Descriptors(), Descriptors()
+    plan(to, convolution(to, FORWARD, SMALL), 2, [])
+    configuration.slots = to.slots[:-5]  # without the plan
+    assert query(device.space(), functions, configuration)[:5] == [SUCCESS, 1, 1024, 1, 48]
+
+
 def test_a_plan_is_made_once(fake: Fake, device: Device, functions: Functions) -> None:
     """Ranks share it; the one that was not used for longest is dropped."""
 

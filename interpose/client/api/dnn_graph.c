@@ -442,6 +442,11 @@ static bool read_answer(struct node *n, struct reader *from)
 		return record_notes(n, from) &&
 		       record_knobs(n, CUDNN_ATTR_ENGINE_KNOB_INFO, true,
 				    CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, info, 4, from);
+	case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+		return record_list(n, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+				   from) &&
+		       record_list(n, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32,
+				   from);
 	case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
 		return record_number(n, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
 				     next_number(from), true);
@@ -516,6 +521,7 @@ static int store_node(struct graph_descriptor *to, struct node *n)
 static bool has_answer(const struct node *n)
 {
 	return n->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR ||
+	       n->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR ||
 	       n->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
 }
 

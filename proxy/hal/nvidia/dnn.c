@@ -20,52 +20,58 @@
 #define NOTES_MAX 64
 #define KNOBS_MAX 64
 
-enum { /* cudnnBackendDescriptorType_t */
-       ENGINE = 2,
-       CONFIGURATION = 3,
-       HEURISTIC = 4,
-       PLAN = 5,
-       KNOB_CHOICE = 7,
-       KNOB_INFO = 8,
-       GRAPH = 15,
-       VARIANT_PACK = 16,
-       TENSOR = 17
+/* cudnnBackendDescriptorType_t */
+enum {
+	ENGINE = 2,
+	CONFIGURATION = 3,
+	HEURISTIC = 4,
+	PLAN = 5,
+	KNOB_CHOICE = 7,
+	KNOB_INFO = 8,
+	GRAPH = 15,
+	VARIANT_PACK = 16,
+	TENSOR = 17
 };
-enum { /* cudnnBackendAttributeType_t */
-       KIND_HANDLE = 0,
-       KIND_BOOLEAN = 2,
-       KIND_INT64 = 3,
-       KIND_DOUBLE = 5,
-       KIND_ADDRESS = 6,
-       KIND_KNOB_TYPE = 9,
-       KIND_NUMERICAL_NOTE = 11,
-       KIND_DESCRIPTOR = 15,
-       KIND_BEHAVIOR_NOTE = 19,
-       KIND_CHARACTER = 24,
-       KIND_FRACTION = 26,
-       KIND_LAST = 32
+/* cudnnBackendAttributeType_t */
+enum {
+	KIND_HANDLE = 0,
+	KIND_BOOLEAN = 2,
+	KIND_INT64 = 3,
+	KIND_DOUBLE = 5,
+	KIND_ADDRESS = 6,
+	KIND_KNOB_TYPE = 9,
+	KIND_NUMERICAL_NOTE = 11,
+	KIND_DESCRIPTOR = 15,
+	KIND_BEHAVIOR_NOTE = 19,
+	KIND_INT32 = 23,
+	KIND_CHARACTER = 24,
+	KIND_FRACTION = 26,
+	KIND_LAST = 32
 };
-enum { /* cudnnBackendAttributeName_t */
-       HEURISTIC_RESULTS = 202,
-       CONFIGURATION_ENGINE = 300,
-       CONFIGURATION_KNOBS = 302,
-       PLAN_WORKSPACE = 402,
-       KNOB_CHOICE_TYPE = 600,
-       KNOB_CHOICE_VALUE = 601,
-       GRAPH_ENGINES = 802,
-       TENSOR_ID = 906,
-       TENSOR_BY_VALUE = 908,
-       PACK_IDS = 1000,
-       PACK_ADDRESSES = 1001,
-       PACK_WORKSPACE = 1003,
-       KNOB_INFO_TYPE = 1200,
-       KNOB_INFO_MAXIMUM = 1201,
-       KNOB_INFO_MINIMUM = 1202,
-       KNOB_INFO_STRIDE = 1203,
-       ENGINE_INDEX = 1301,
-       ENGINE_KNOBS = 1302,
-       ENGINE_NOTES = 1303,
-       ENGINE_BEHAVIORS = 1305
+/* cudnnBackendAttributeName_t */
+enum {
+	HEURISTIC_RESULTS = 202,
+	CONFIGURATION_ENGINE = 300,
+	CONFIGURATION_KNOBS = 302,
+	CONFIGURATION_WORKSPACE = 303,
+	CONFIGURATION_SHARED = 304,
+	PLAN_WORKSPACE = 402,
+	KNOB_CHOICE_TYPE = 600,
+	KNOB_CHOICE_VALUE = 601,
+	GRAPH_ENGINES = 802,
+	TENSOR_ID = 906,
+	TENSOR_BY_VALUE = 908,
+	PACK_IDS = 1000,
+	PACK_ADDRESSES = 1001,
+	PACK_WORKSPACE = 1003,
+	KNOB_INFO_TYPE = 1200,
+	KNOB_INFO_MAXIMUM = 1201,
+	KNOB_INFO_MINIMUM = 1202,
+	KNOB_INFO_STRIDE = 1203,
+	ENGINE_INDEX = 1301,
+	ENGINE_KNOBS = 1302,
+	ENGINE_NOTES = 1303,
+	ENGINE_BEHAVIORS = 1305
 };
 
 static struct {
@@ -323,6 +329,22 @@ static void answer_engine(struct nvidia_answer *a, const void *engine)
 	answer_knobs(a, engine, ENGINE_KNOBS, KNOB_INFO, numbers, 4);
 }
 
+/* Not every configuration says it. */
+static void answer_needs(struct nvidia_answer *a, const void *configuration)
+{
+	int64_t workspace, count;
+	int32_t shared;
+
+	count = read_elements(configuration, CONFIGURATION_WORKSPACE, KIND_INT64, 1, &workspace);
+	answer_number(a, (uint64_t)count);
+	if (count)
+		answer_number(a, (uint64_t)workspace);
+	count = read_elements(configuration, CONFIGURATION_SHARED, KIND_INT32, 1, &shared);
+	answer_number(a, (uint64_t)count);
+	if (count)
+		answer_number(a, (uint64_t)(uint32_t)shared);
+}
+
 /* False: the engine of the configuration cannot be read, and nothing was put. */
 static bool answer_configuration(struct nvidia_answer *a, const void *configuration)
 {
@@ -464,6 +486,8 @@ int nvidia_dnn_query(struct hal_stream *s, const struct hal_space *space, const 
 		answer_configurations(answer, result_of(p));
 	else if (type == ENGINE)
 		answer_engine(answer, result_of(p));
+	else if (type == CONFIGURATION)
+		answer_needs(answer, result_of(p));
 	else if (type == GRAPH)
 		answer_number(answer, read_number(result_of(p), GRAPH_ENGINES));
 	else
