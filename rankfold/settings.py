@@ -7,7 +7,7 @@ from collections.abc import Container
 SETTINGS = {
     # PyTorch's own allocator would put buffers that ranks share and others into one segment.
     "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
-    # PyTorch would prefer cuDNN's attention, which is not served, to its own kernels.
+    # PyTorch would prefer cuDNN's attention, which only NVIDIA's library serves, to its kernels.
     "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
     # With libuv, PyTorch's TCPStore uses io_uring, which cannot be saved.
     "USE_LIBUV": "0",

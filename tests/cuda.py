@@ -26,6 +26,8 @@ LIBRARIES = {
     "cuda.h": "-lcuda",
     "cublas_v2.h": "-lcublas",
     "cublasLt.h": "-lcublasLt",
+    "cudnn_adv.h": "-lcudnn",
+    "cudnn_backend.h": "-lcudnn",
     "cufft.h": "-lcufft",
     "cusolverDn.h": "-lcusolver",
 }

@@ -50,6 +50,8 @@ PROGRAMS: tuple[tuple[str, int, str], ...] = (
     ("nvidia/products", 3, "20"),
     ("programs/mlp_blas", 3, "30"),
     ("nvidia/linear", 2, "10"),
+    ("nvidia/convolutions", 2, "6"),
+    ("nvidia/layers", 2, "6"),
 )
 # Programs that check calls, and programs that take memory or time; they run last. "/": a file that
 # exists, for programs that continue once their file exists.
@@ -69,7 +71,11 @@ BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/out_of_memory", 2, "4"),
 )
 BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
-OWN_LIBRARIES = {"nvidia/linear": ("libcufft.so.12", "libcusolver.so.12")}
+OWN_LIBRARIES = {
+    "nvidia/linear": ("libcufft.so.12", "libcusolver.so.12"),
+    "nvidia/convolutions": ("libcudnn.so.9",),
+    "nvidia/layers": ("libcudnn.so.9",),
+}
 # Their kernels use pinned memory.
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
 RECOVERIES = "checkpoint_while_it_runs or everything_is_killed or rests_in_the_store"

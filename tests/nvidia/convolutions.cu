@@ -175,7 +175,7 @@ struct Tensors {
     std::vector<float> x, w, y;
 };
 
-// Small whole numbers: the order of a sum does not matter.
+// The numbers are small and whole: the order of a sum does not matter.
 static Tensors expected(int direction, const Tensors &from)
 {
     Tensors t = from;
@@ -210,6 +210,16 @@ static std::vector<float> host(const float *at, size_t n)
     return out;
 }
 
+// Engines that transform their input are not exact.
+static void expect_near(const float *at, const std::vector<float> &want, const char *what,
+                        int direction)
+{
+    auto found = host(at, want.size());
+    for (size_t i = 0; i < want.size(); i++)
+        EXPECT(fabs(found[i] - want[i]) < 0.05, "%s of direction %d: element %zu is %g, not %g",
+               what, direction, i, found[i], want[i]);
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
@@ -237,9 +247,9 @@ int main(int argc, char **argv)
             float *x = on_device(t.x), *w = on_device(t.w), *y = on_device(t.y);
             execute(handle, plans[i], x, w, y);
             Tensors want = expected(directions[i], t);
-            EXPECT(host(x, t.x.size()) == want.x, "x of direction %d", directions[i]);
-            EXPECT(host(w, t.w.size()) == want.w, "w of direction %d", directions[i]);
-            EXPECT(host(y, t.y.size()) == want.y, "y of direction %d", directions[i]);
+            expect_near(x, want.x, "x", directions[i]);
+            expect_near(w, want.w, "w", directions[i]);
+            expect_near(y, want.y, "y", directions[i]);
             // And numbers whose sums depend on the engine's order.
             for (float &each : t.x)
                 each = each * 0.3711f + 1e3f * seed;

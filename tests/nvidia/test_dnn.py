@@ -460,7 +460,7 @@ def driver(fake_path: Path, libraries_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def start(fleet: Fleet, program: str, name: str, placement: list[int]) -> RunningJob:
-    built = cuda.build(Path(__file__).parent / f"{program}.cu", args=["-lcudnn"])
+    built = cuda.build(Path(__file__).parent / f"{program}.cu")
     return fleet.start(name, [str(built), str(STEPS)], placement, memory=32 * MiB)
 
 

@@ -3,6 +3,7 @@
  *
  * Runs in the device thread.
  */
+#include <dlfcn.h>
 #include <string.h>
 
 #include "calls.h"
@@ -37,11 +38,14 @@ static struct {
 static bool find_descriptors(void)
 {
 	static bool found;
+	char text[CUDA_TEXT_BYTES];
+	void *library;
 
 	if (found)
 		return true;
-	found = true;
-#define FIND(name) found = found && (*(void **)&dnn.name = nvidia_symbol(NVIDIA_CUDNN, #name))
+	library = nvidia_library("cudnn", text, sizeof text);
+	found = library;
+#define FIND(name) found = found && (*(void **)&dnn.name = dlsym(library, #name))
 	FIND(cudnnCreateTensorDescriptor);
 	FIND(cudnnDestroyTensorDescriptor);
 	FIND(cudnnSetTensorNdDescriptor);

@@ -24,6 +24,7 @@
  *   variables.c variables of machine code
  *   fft.c       plans of cuFFT
  *   dnn.c       plans of cuDNN
+ *   dnn_descriptors.c descriptors of its other functions
  *   calls.c     calls of NVIDIA's libraries
  *   issue.c     submits one work
  *   thread.c    the device thread
