@@ -87,8 +87,11 @@ class Training:
         return torch.nn.functional.cross_entropy(out.flatten(0, -2).float(), self.target.flatten())
 
 
-def trainings(scale: float = 1) -> Iterator[Training]:
-    """Each is made when it is asked for. `scale`: so many times the usual batch."""
+NAMES = "mlp,resnet18,gpt2"
+
+
+def trainings(scale: float = 1, only: str = NAMES) -> Iterator[Training]:
+    """Each is made when it is requested. `scale`: so many times the usual batch."""
     import torch
     from torch import nn
 
@@ -102,15 +105,24 @@ def trainings(scale: float = 1) -> Iterator[Training]:
     def classes(most: int, count: int, *shape: int) -> Any:
         return torch.randint(most, (int(count * scale), *shape), generator=random).cuda()
 
+    def mlp() -> Training:
+        model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 10))
+        return Training("mlp", model.cuda(), (numbers(128, 784),), classes(10, 128))
+
+    def resnet() -> Training:
+        images = numbers(16, 3, 64, 64)
+        return Training("resnet18", resnet18(nn).cuda(), (images,), classes(10, 16))
+
+    def gpt() -> Training:
+        length = 128
+        mask = torch.full((length, length), float("-inf")).triu(1).cuda()
+        words = (classes(50257, 4, length), torch.arange(length).cuda(), mask)
+        return Training("gpt2", gpt2(nn).cuda(), words, classes(50257, 4, length), amp=True)
+
     torch.manual_seed(0)
-    mlp = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 10))
-    yield Training("mlp", mlp.cuda(), (numbers(128, 784),), classes(10, 128))
-    resnet = resnet18(nn).cuda()
-    yield Training("resnet18", resnet, (numbers(16, 3, 64, 64),), classes(10, 16))
-    length = 128
-    mask = torch.full((length, length), float("-inf")).triu(1).cuda()
-    words = (classes(50257, 4, length), torch.arange(length).cuda(), mask)
-    yield Training("gpt2", gpt2(nn).cuda(), words, classes(50257, 4, length), amp=True)
+    for name, made in zip(NAMES.split(","), (mlp, resnet, gpt), strict=True):
+        if name in only.split(","):
+            yield made()
 
 
 def train_torch(compiled: bool) -> None:

@@ -20,12 +20,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from frameworks import Training, line, trainings
+from frameworks import NAMES, Training, line, trainings
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="mlp,resnet18,gpt2")
+    parser.add_argument("--only", default=NAMES)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--scale", type=float, default=1, help="times the usual batch")
     parser.add_argument("--lengths", action="store_true")
@@ -97,9 +97,8 @@ def main() -> None:
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     if ranks > 1:
         torch.distributed.init_process_group("nccl")
-    for training in trainings(options.scale):
-        if training.name in options.only.split(","):
-            measure(training, options, rank, ranks)
+    for training in trainings(options.scale, options.only):
+        measure(training, options, rank, ranks)
         training.model.cpu()  # its memory is for the next one
         torch.cuda.empty_cache()
     if ranks > 1:
