@@ -60,7 +60,7 @@ static int kind_bytes(int kind)
 
 static const struct attribute *attribute(const struct descriptor *d, int name)
 {
-	for (int i = 0; i < ATTRIBUTES; i++)
+	for (int i = 0; d && i < ATTRIBUTES; i++)
 		if (d->attributes[i].count && d->attributes[i].name == name)
 			return &d->attributes[i];
 	return NULL;
