@@ -31,7 +31,7 @@ def test_cudnns_are_refused_with_a_remedy(torch: Path, rankfold: Rankfold) -> No
     done = rankfold.run("run", *options, "--", str(torch), str(PROGRAM), "cudnn")
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    named = "rankfold: cudnnCreateDropoutDescriptor: not supported by rankfold; "
+    named = "rankfold: cudnnCreateDropoutDescriptor: not supported by rankfold on this device; "
     assert f"{named}{REMEDY}" in lines
     (raised,) = (line for line in lines if line.startswith("RuntimeError: cuDNN error: "))
     assert REMEDY in raised

@@ -363,9 +363,6 @@ int rnn_weights(const void *handle, const void *rnn, const struct rf_dnn_weights
 int sequences_set(void *descriptor, int type, int layout, int longest, int count, int elements,
 		  const int *lengths, const void *fill);
 int transformer_set(void *descriptor, int sampler, int type, int dimensions, const int *sizes);
-/* Writes a descriptor as it is sent, also a tensor's; NULL: none. */
-void dnn_put(uint64_t *slots, char kind, const void *descriptor);
-bool dnn_has_doubles(const void *tensor);
 
 /* dnn_backend.c: `count` and `most` are numbers of elements of an attribute */
 int backend_create(int type, void **out);

@@ -14,6 +14,42 @@ struct dnn_descriptor {
 	uint64_t slots[];
 };
 
+static bool dnn_has_doubles(const void *tensor)
+{
+	return tensor && ((const struct dnn_tensor *)tensor)->type == CUDNN_DATA_DOUBLE;
+}
+
+static void put_tensor(uint64_t *slots, const struct dnn_tensor *t)
+{
+	slots[0] = PRESENT | (uint64_t)(uint8_t)t->type << 8 | (uint64_t)t->dimensions << 32;
+	for (int64_t i = 0; i < t->dimensions; i++)
+		slots[1 + i] = (uint32_t)t->size[i] | (uint64_t)t->stride[i] << 32;
+}
+
+static void dnn_put(uint64_t *slots, char kind, const void *descriptor)
+{
+	size_t bytes = rf_slots_of(kind) * sizeof *slots;
+
+	memset(slots, 0, bytes);
+	if (!descriptor)
+		return;
+	if (kind == 't')
+		put_tensor(slots, descriptor);
+	else if (((const struct dnn_descriptor *)descriptor)->kind == kind)
+		memcpy(slots, ((const struct dnn_descriptor *)descriptor)->slots, bytes);
+}
+
+struct remote_library remote_cudnn = {
+	.image = RF_LIBRARY_TEXT "cudnn",
+	.without = "not supported by rankfold on this device; torch.backends.cudnn.enabled = False "
+		   "makes PyTorch use its own kernels",
+	.handles = HANDLE_DNN,
+	.status = {CUDNN_STATUS_NOT_INITIALIZED, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED,
+		   CUDNN_STATUS_EXECUTION_FAILED},
+	.put = dnn_put,
+	.has_doubles = dnn_has_doubles,
+};
+
 int descriptor_create(char kind, void **out, const char *name)
 {
 	struct dnn_descriptor *d;
@@ -46,31 +82,6 @@ int descriptor_destroy(char kind, void *descriptor)
 		return CUDNN_STATUS_BAD_PARAM;
 	free(descriptor);
 	return CUDNN_STATUS_SUCCESS;
-}
-
-bool dnn_has_doubles(const void *tensor)
-{
-	return tensor && ((const struct dnn_tensor *)tensor)->type == CUDNN_DATA_DOUBLE;
-}
-
-static void put_tensor(uint64_t *slots, const struct dnn_tensor *t)
-{
-	slots[0] = PRESENT | (uint64_t)(uint8_t)t->type << 8 | (uint64_t)t->dimensions << 32;
-	for (int64_t i = 0; i < t->dimensions; i++)
-		slots[1 + i] = (uint32_t)t->size[i] | (uint64_t)t->stride[i] << 32;
-}
-
-void dnn_put(uint64_t *slots, char kind, const void *descriptor)
-{
-	size_t bytes = rf_slots_of(kind) * sizeof *slots;
-
-	memset(slots, 0, bytes);
-	if (!descriptor)
-		return;
-	if (kind == 't')
-		put_tensor(slots, descriptor);
-	else if (((const struct dnn_descriptor *)descriptor)->kind == kind)
-		memcpy(slots, ((const struct dnn_descriptor *)descriptor)->slots, bytes);
 }
 
 int activation_set(void *descriptor, int mode, int nan, double coefficient)

@@ -15,15 +15,6 @@
 
 #define NODES_MAX 512 /* descriptors of one list */
 
-struct remote_library remote_cudnn = {
-	.image = RF_LIBRARY_TEXT "cudnn",
-	.without = "not supported by rankfold on this device; torch.backends.cudnn.enabled = False "
-		   "makes PyTorch use its own kernels",
-	.handles = HANDLE_DNN,
-	.status = {CUDNN_STATUS_NOT_INITIALIZED, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_NOT_SUPPORTED,
-		   CUDNN_STATUS_EXECUTION_FAILED},
-};
-
 struct record {
 	struct record *next;
 	int name, kind; /* cudnnBackendAttributeName_t, cudnnBackendAttributeType_t */

@@ -136,10 +136,11 @@ static void store_outs(const char *kinds, const uint64_t *values, const uint64_t
 }
 
 /* A factor in host memory, in the type that the library reads. */
-static uint64_t sent_scalar(const char *kinds, const uint64_t *values, uint64_t at)
+static uint64_t sent_scalar(const struct remote_library *l, const char *kinds,
+			    const uint64_t *values, uint64_t at)
 {
 	const char *tensor = strchr(kinds, 't');
-	size_t bytes = tensor && dnn_has_doubles((const void *)values[tensor - kinds]) ? 8 : 4;
+	size_t bytes = tensor && l->has_doubles((const void *)values[tensor - kinds]) ? 8 : 4;
 	uint64_t value = 0;
 
 	memcpy(&value, (const void *)at, bytes);
@@ -164,13 +165,13 @@ int remote_call(struct remote_library *l, struct remote_function *f, const uint6
 		case 'r':
 		case 'q':
 		case 'g':
-			dnn_put(slots + count, f->kinds[i], (const void *)values[i]);
+			l->put(slots + count, f->kinds[i], (const void *)values[i]);
 			count += rf_slots_of(f->kinds[i]);
 			break;
 		case 's':
 			if (!values[i])
 				return l->status.invalid;
-			slots[count++] = sent_scalar(f->kinds, values, values[i]);
+			slots[count++] = sent_scalar(l, f->kinds, values, values[i]);
 			break;
 		case 'i':
 		case 'l':

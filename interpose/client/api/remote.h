@@ -20,6 +20,10 @@ struct remote_library {
 	struct { /* of the library's status type */
 		int no_handle, invalid, refused, failed;
 	} status;
+	/* For libraries with other descriptors than struct jacobi: `put` writes one as it is sent
+	 * (NULL: none), and `has_doubles` whether a tensor has doubles. */
+	void (*put)(uint64_t *slots, char kind, const void *descriptor);
+	bool (*has_doubles)(const void *tensor);
 	struct module *module; /* under CARRIED_LOCK */
 	_Atomic bool reported;
 	_Atomic int there; /* of remote_is_there: 1, or -1; 0: not known yet */
