@@ -265,7 +265,7 @@ def test_working_memory_of_the_host_has_a_limit(device: Device) -> None:
     space.check()
 
 
-def test_functions_that_are_not_listed_are_not_called() -> None:
+def test_functions_that_are_not_listed_are_not_called(fake: Fake) -> None:
     functions = of_library("cusolver")
     for name in ("cusolverDnCreate", "cusolverDnSetStream", "malloc", "cufftExec", ""):
         with pytest.raises(ModuleError, match="is not among the functions of cusolver"):
