@@ -96,7 +96,8 @@ struct rf_fft_exec {
  *   ENGINE            lists of numerical notes, behaviours, and knobs (type, maximum, minimum,
  *                     stride)
  *   ENGINECFG         lists of one number, or none: bytes of its workspace, of shared memory
- *   EXECUTION_PLAN    the bytes of its workspace
+ *   EXECUTION_PLAN    the bytes of its workspace; the version of the library, in which alone its
+ *                     engine has this number
  *   OPERATIONGRAPH    the number of engines
  * A list is its length, and its elements.
  *
@@ -108,6 +109,7 @@ struct rf_fft_exec {
 struct rf_dnn_exec {
 	uint64_t area, area_bytes; /* of the workspace that the plan needed when it was made */
 	uint64_t tensors, list;    /* their number; slots */
+	uint64_t version;          /* of the library that made the plan */
 };
 /* cudnnExecute and cudnnQuery are there for several numbers of slots. */
 #define RF_DNN_SIZES(X) X(256) X(1024) X(4080)

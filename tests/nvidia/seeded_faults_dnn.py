@@ -14,6 +14,7 @@ LARGER = _DNN + "test_a_gpu_that_needs_a_larger_workspace_gets_one"
 STRAY = _DNN + "test_memory_that_is_not_the_ranks_is_refused[y]"
 STRAY_AREA = _DNN + "test_memory_that_is_not_the_ranks_is_refused[area]"
 NO_ADDRESS = _DNN + "test_no_attribute_is_an_address[6]"
+OTHER_VERSION = _DNN + "test_a_plan_of_another_version_is_refused"
 ONLY_PLANS = _DNN + "test_only_plans_are_executed"
 FOLDED = _DNN + "test_folded_and_moved_the_results_are_the_same[convolutions]"
 LAYERS = _DNN + "test_folded_and_moved_the_results_are_the_same[layers]"
@@ -67,6 +68,9 @@ TABLE: Table = {
                 "	case KIND_DESCRIPTOR: return 8;\n	case KIND_ADDRESS:\n",
                 "	case KIND_ADDRESS:\n	case KIND_DESCRIPTOR: return 8;\n",
             ),
+        },
+        OTHER_VERSION: {
+            "plans-of-any-version": ("exec.version != cudnn.cudnnGetVersion()", "!space"),
         },
         ONLY_PLANS: {
             "any-descriptor-is-executed": ("if (!status && p->type != PLAN)", "if (!device)"),

@@ -30,6 +30,7 @@ POINTWISE = 0
 HANDLE, TYPE, BOOLEAN, INT64, FLOAT, DOUBLE, ADDRESS, MODE, HEUR_MODE, KNOB = range(10)
 DESCRIPTOR, CHARACTER = 15, 24
 ANSWER_SLOTS = 2048
+VERSION = 92400  # of the fake's cuDNN
 X, W, Y = 120, 119, 121
 Attribute = tuple[int, int, list[Any]]
 
@@ -122,7 +123,7 @@ def execute(
         space,
         functions,
         "cudnnExecute",
-        [0, area, area_bytes, len(pairs) // 2, len(to.slots), *pairs, *to.slots],
+        [0, area, area_bytes, len(pairs) // 2, len(to.slots), VERSION, *pairs, *to.slots],
     )
 
 
@@ -213,8 +214,8 @@ def test_a_plan_is_executed_as_the_program_described_it(
         at = {key: space.put(value) for key, value in values.items()}
         to = Descriptors()
         plan(to, convolution(to, direction, case), engine, [(4, 70)])
-        status, area_bytes, *_ = query(space, functions, to)
-        assert (status, area_bytes) == (SUCCESS, 512 * engine)
+        status, area_bytes, version, *_ = query(space, functions, to)
+        assert (status, area_bytes, version) == (SUCCESS, 512 * engine, VERSION)
         area = space.put(np.zeros(512 * engine + 4, np.uint8))
         execute(space, functions, to, area, area_bytes, **at)
         space.check()
@@ -314,12 +315,14 @@ def case_size(key: str) -> int:
 # ---- lists of a hostile rank ----
 
 
-def refused(device: Device, functions: Functions, slots: list[int]) -> None:
+def refused(
+    device: Device, functions: Functions, slots: list[int], status: int = BAD_PARAM
+) -> None:
     """The rank fails, and no other."""
     space, other = device.space(), device.space()
     send(space, functions, "cudnnExecute", slots)
     code, text = space.error()
-    assert code == LAUNCH_FAILED and "gave status" in text
+    assert code == LAUNCH_FAILED and f"gave status {status} of its library" in text
     other.check()
 
 
@@ -336,6 +339,13 @@ def test_memory_that_is_not_the_ranks_is_refused(
     assert space.error()[0] == LAUNCH_FAILED
 
 
+def test_a_plan_of_another_version_is_refused(device: Device, functions: Functions) -> None:
+    """An engine's number means an algorithm in one version of cuDNN only."""
+    to = Descriptors()
+    plan(to, convolution(to, FORWARD, SMALL), 0, [])
+    refused(device, functions, [0, 0, 0, 0, len(to.slots), VERSION - 1, *to.slots], NOT_SUPPORTED)
+
+
 @pytest.mark.parametrize("kind", [ADDRESS, CHARACTER, 26, 33, 255])
 def test_no_attribute_is_an_address(device: Device, functions: Functions, kind: int) -> None:
     to = Descriptors()
@@ -346,7 +356,7 @@ def test_no_attribute_is_an_address(device: Device, functions: Functions, kind: 
 def test_only_plans_are_executed(device: Device, functions: Functions) -> None:
     to = Descriptors()
     convolution(to, FORWARD, SMALL)
-    refused(device, functions, [0, 0, 0, 1, len(to.slots), X, 0, *to.slots])
+    refused(device, functions, [0, 0, 0, 1, len(to.slots), VERSION, X, 0, *to.slots])
     pack = Descriptors()
     pack.add(PACK, (1000, INT64, [1]))
     assert query(device.space(), functions, pack)[0] == NOT_SUPPORTED
@@ -363,7 +373,7 @@ def test_lengths_that_do_not_fit_are_refused(
     plan(to, convolution(to, FORWARD, SMALL), 0, [])
     sent = len(to.slots) if length is None else length
     none = [0] * (2 * tensors % (1 << 64) if tensors > 1 << 63 else 0)
-    refused(device, functions, [0, 0, 0, tensors, sent, *none, *to.slots])
+    refused(device, functions, [0, 0, 0, tensors, sent, VERSION, *none, *to.slots])
 
 
 @settings(

@@ -29,7 +29,8 @@ struct node {
 	_Atomic uint32_t references;
 	int type; /* cudnnBackendDescriptorType_t */
 	bool final;
-	bool known; /* what the library says about it is among the records */
+	bool known;       /* what the library says about it is among the records */
+	uint64_t version; /* of a plan: of the library that made it */
 	struct record *records;
 };
 struct graph_descriptor {
@@ -426,6 +427,7 @@ static bool read_answer(struct node *n, struct reader *from)
 {
 	static const int info[] = {CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE,
 				   CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_STRIDE};
+	bool made;
 
 	switch (n->type) {
 	case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: return read_configurations(n, from);
@@ -439,8 +441,10 @@ static bool read_answer(struct node *n, struct reader *from)
 		       record_list(n, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32,
 				   from);
 	case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-		return record_number(n, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+		made = record_number(n, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
 				     next_number(from), true);
+		n->version = next_number(from);
+		return made;
 	default:
 		return record_number(n, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
 				     CUDNN_TYPE_INT64, next_number(from), true);
@@ -650,7 +654,7 @@ static int execute_list(const struct list *l, const struct node *plan, const str
 	const struct record *area = record_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
 	const struct record *need = record_of(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
 	struct rf_dnn_exec exec = {area && area->count ? area->of[0].number : 0,
-				   need ? need->of[0].number : 0, 0, l->slot_count};
+				   need ? need->of[0].number : 0, 0, l->slot_count, plan->version};
 	size_t head = sizeof exec / sizeof(uint64_t), count;
 	uint64_t *sent;
 	int status;

@@ -75,6 +75,7 @@ enum {
 };
 
 static struct {
+	size_t (*cudnnGetVersion)(void);
 	int (*cudnnCreate)(void **);
 	int (*cudnnDestroy)(void *);
 	int (*cudnnSetStream)(void *, CUstream);
@@ -93,6 +94,7 @@ static bool dnn_functions(void)
 	bool found = library;
 
 #define FIND(name) found = found && (*(void **)&cudnn.name = dlsym(library, #name))
+	FIND(cudnnGetVersion);
 	FIND(cudnnCreate);
 	FIND(cudnnDestroy);
 	FIND(cudnnSetStream);
@@ -475,8 +477,10 @@ int nvidia_dnn_query(struct hal_stream *s, const struct hal_space *space, const 
 	type = last_type(list, count);
 	if (type == PLAN) {
 		status = find_plan(s->device, handle, list, count, &p);
-		if (!status)
+		if (!status) {
 			answer_number(answer, (uint64_t)p->workspace);
+			answer_number(answer, cudnn.cudnnGetVersion());
+		}
 		return status;
 	}
 	status = make_list(handle, list, count, &p);
@@ -575,6 +579,8 @@ int nvidia_dnn_execute(struct hal_stream *s, const struct hal_space *space, cons
 	    2 * exec.tensors > count - exec.list ||
 	    (exec.area_bytes && !nvidia_space_has(space, exec.area)))
 		return DNN_BAD_PARAM;
+	if (!status && exec.version != cudnn.cudnnGetVersion())
+		return DNN_NOT_SUPPORTED; /* the engine of this number may be another one here */
 	t.count = exec.tensors;
 	if (!status)
 		status = find_plan(s->device, handle, pairs + 2 * t.count, (uint32_t)exec.list, &p);
