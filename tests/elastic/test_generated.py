@@ -158,11 +158,18 @@ def run(python: Runs, folder: Path, job: dict[str, Any], events: dict[str, Any])
     ended = threading.Event()
     asking = threading.Thread(target=request_all, args=(state, events["requests"], ended))
     asking.start()
+
+    def start(resume: list[object]) -> subprocess.CompletedProcess[str]:
+        command = ("-m", "rankfold.elastic", "run", *options, *resume, SCRIPT, json.dumps(job))
+        done = python(*command, KILLS=",".join(kills))
+        print(done.returncode, done.stderr)
+        return done
+
     try:
         for _ in range(1 + len(kills) + len(moves)):
-            command = ("-m", "rankfold.elastic", "run", *options, *resume, SCRIPT, json.dumps(job))
-            done = python(*command, KILLS=",".join(kills))
-            print(done.returncode, done.stderr)
+            done = start(resume)
+            if not resume and "pass --resume, or remove it" in done.stderr:
+                done = start(["--resume"])  # state was whole after its parent was killed
             if done.returncode == 0:
                 return
             assert done.returncode in (-9, 128 + 9, *(128 + 15 for _ in moves)), output(state)
