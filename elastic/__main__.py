@@ -27,6 +27,13 @@ DEFAULTS = {
 }
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if "" in names:
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name")
+    return names
+
+
 def _counts(text: str) -> tuple[tuple[int, int], ...]:
     """`STEP:P,STEP:P…` as pairs."""
     try:
@@ -114,7 +121,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--gpus",
-        type=lambda text: tuple(text.split(",")),
+        type=_names,
         default=(),
         metavar="NAME,NAME…",
         help="GPUs of the processes, in turn, as CUDA_VISIBLE_DEVICES names them (default: none)",

@@ -28,7 +28,15 @@ ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "GLOO_SOCKET_IFNAME": "lo",
 }
-SHOW = "from rankfold.elastic import gpu; gpu.start(gpu.Gpu('')); print(gpu.kind())"
+SHOW = """
+import sys
+from rankfold.elastic import errors, gpu
+try:
+    gpu.start(gpu.Gpu(sys.argv[1]))
+except errors.NotSupported as reason:
+    sys.exit(str(reason))
+print(gpu.kind())
+"""
 
 
 class Differs(Exception):
@@ -124,9 +132,18 @@ def compare(name: str | None, covered: Path) -> int:
     return sum(each.count("\n") for each in expected)
 
 
+def _kind(name: str) -> str:
+    """The type of the GPU. Raises Differs if PyTorch does not see it."""
+    shown = _start(_environment(name), "-c", SHOW, name)
+    kind, why = (text.strip() for text in shown.communicate())
+    if shown.returncode:
+        raise Differs(why)
+    return kind
+
+
 def cover(name: str, file: Path) -> str:
     """Compares on a GPU, and adds its type to those in a file. Returns a line about it."""
-    kind = _output(_start(_environment(name), "-c", SHOW)).strip()
+    kind = _kind(name)
     with tempfile.TemporaryDirectory() as folder:
         (meanwhile := Path(folder, "covered.json")).write_text(json.dumps([kind]))
         lines = compare(name, meanwhile)

@@ -138,11 +138,25 @@ def compared(name, covered):
         raise compare.Differs("--processes=1: 1, in stock processes 2")
     return 51
 
-compare._start = lambda environment, *words: environment["CUDA_VISIBLE_DEVICES"]
-compare._output = lambda name: f"GPU of type {name}\\n"
+compare._kind = lambda name: f"GPU of type {name}"
 compare.compare = compared
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def test_a_gpu_that_pytorch_does_not_see_is_named(python: Python, tmp_path: Path) -> None:
+    done = python("-m", "rankfold.elastic", "compare", "--gpu", "3", "--covered", tmp_path / "file")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("GPU 3: PyTorch ") and line.endswith(" does not see it")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("names", ["", "0,", ",1"])
+def test_a_gpu_without_a_name_is_refused(python: Python, names: str) -> None:
+    done = python("-m", "rankfold.elastic", "run", "--world", "2", "--gpus", names, "train.py")
+    assert done.returncode == 2
+    assert f"argument --gpus: {names!r} has an empty name" in done.stderr
 
 
 def test_a_type_of_gpu_is_noted_when_its_comparison_passes(python: Python, tmp_path: Path) -> None:
