@@ -1,6 +1,6 @@
-// layers.cu: ranks that normalise a batch, run an LSTM and its gradients, and fill the states of a
-// dropout, with cuDNN's functions outside of its backend API. All numbers depend on the rank and
-// the step.
+// layers.cu: ranks that normalise a batch, run an LSTM and its gradients, fill the states of a
+// dropout, and make a spatial transformer's grid, with cuDNN's functions outside of its backend
+// API. All numbers depend on the rank and the step.
 #include "../programs/common.h"
 
 // As in <cudnn_ops.h> and <cudnn_adv.h>, which are not everywhere.
@@ -45,6 +45,10 @@ int cudnnRNNBackwardData_v8(void *, void *, const int32_t *, void *, const void 
                             void *, void *, void *, const void *, const void *, void *, void *,
                             const void *, const void *, void *, size_t, const void *, size_t,
                             void *, size_t, void *);
+int cudnnCreateSpatialTransformerDescriptor(void **);
+int cudnnDestroySpatialTransformerDescriptor(void *);
+int cudnnSetSpatialTransformerNdDescriptor(void *, int, int, int, const int *);
+int cudnnSpatialTfGridGeneratorForward(void *, const void *, const void *, void *);
 int cudnnRNNBackwardWeights_v8(void *, void *, int, const int32_t *, void *, const void *, void *,
                                const void *, void *, const void *, size_t, void *, size_t, void *,
                                size_t, void *);
@@ -261,6 +265,33 @@ static void run(int k, double seed, void *handle, const Network &n)
         CUDA_CHECK(cudaFree(each));
 }
 
+// ---- spatial transformer ----
+
+// The corners of the image are at -1 and 1.
+static void grid(int k, double seed, void *handle)
+{
+    constexpr int HEIGHT = 3, WIDTH = 4;
+    const int size[] = {1, 1, HEIGHT, WIDTH};
+    std::vector<float> theta = {1, 0.5f, float(seed), -1, 2, 0.25f};
+    std::vector<double> want;
+    void *transformer;
+    float *from = on_device(theta), *to = on_device<float>(2 * HEIGHT * WIDTH);
+    OK(cudnnCreateSpatialTransformerDescriptor(&transformer));
+    OK(cudnnSetSpatialTransformerNdDescriptor(transformer, 0, FLOAT, 4, size));
+    OK(cudnnSpatialTfGridGeneratorForward(handle, transformer, from, to));
+    for (int i = 0; i < HEIGHT * WIDTH; i++)
+        for (int row = 0; row < 2; row++)
+            want.push_back(theta[3 * row] * (2.0 * (i % WIDTH) / (WIDTH - 1) - 1) +
+                           theta[3 * row + 1] * (2.0 * (i / WIDTH) / (HEIGHT - 1) - 1) +
+                           theta[3 * row + 2]);
+    auto found = host(to, want.size());
+    expect_near("the grid", found, want);
+    print_line(k, "grid", found.data(), found.size() * sizeof(float));
+    OK(cudnnDestroySpatialTransformerDescriptor(transformer));
+    CUDA_CHECK(cudaFree(from));
+    CUDA_CHECK(cudaFree(to));
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
@@ -279,6 +310,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < steps; k++) {
         normalise(k, world.rank + 0.5 * k, handle);
         run(k, world.rank + 0.25 * k, handle, n);
+        grid(k, world.rank + 0.5 * k, handle);
     }
     OK(cudnnDestroyRNNDescriptor(n.rnn));
     OK(cudnnDestroyRNNDataDescriptor(n.x));

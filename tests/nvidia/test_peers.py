@@ -89,7 +89,7 @@ TYPES |= {6: np.float16, 7: np.float32, 8: np.float64, 9: np.uint16}  # 9: bits 
 
 
 def bits(dtype: int, count: int, seed: int) -> Any:
-    """Numbers whose sums are rounded, and none of which is infinite."""
+    """Finite numbers whose sums are rounded."""
     kind = np.dtype(TYPES[dtype])
     raw = np.random.default_rng(seed).integers(0, 256, count * kind.itemsize, np.uint8)
     if dtype == 9:
