@@ -78,17 +78,21 @@ TABLE: Table = {
     },
     "interpose/client/api/dnn_graph.c": {
         FOLDED: {
-            "another-engine": (
-                "next_number(from), false) &&\n",
-                "next_number(from) * 0, false) &&\n",
-            ),
             "released-too-early": (
-                "r->of[i].node = node_share(d->node);",
+                "r->of[i].node = dnn_node_share(d->node);",
                 "r->of[i].node = d->node;",
             ),
             "no-count-of-the-results": (
                 "*count = to && most > 0 && most < r->count ? most : r->count;",
                 "*count = most;",
+            ),
+        },
+    },
+    "interpose/client/api/dnn_answers.c": {
+        FOLDED: {
+            "another-engine": (
+                "next_number(from), false) &&\n",
+                "next_number(from) * 0, false) &&\n",
             ),
         },
     },

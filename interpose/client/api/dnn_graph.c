@@ -1,9 +1,9 @@
 /* dnn_graph.c: descriptors of cuDNN's backend API, where NVIDIA's own library executes the plans.
  *
- * A descriptor keeps what the program has set. Engines, their knobs and the size of a workspace
- * come from NVIDIA's library in the proxy: a query sends the descriptor with all that it refers to
- * (library_call.h), and so does the execution of a plan. So a plan is nowhere but here, and moves
- * and is saved with the process. Errors are cudnnStatus_t.
+ * A descriptor keeps what the program has set (dnn_nodes.c). Engines, their knobs and the size of a
+ * workspace come from NVIDIA's library in the proxy (dnn_answers.c): a query sends the descriptor
+ * with all that it refers to (library_call.h), and so does the execution of a plan. So a plan is
+ * nowhere but here, and moves and is saved with the process. Errors are cudnnStatus_t.
  *
  * A descriptor that refers to another one shares its content, which no longer changes once it is
  * finalized.
@@ -11,111 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dnn.h"
+#include "dnn_graph.h"
 
 #define NODES_MAX 512 /* descriptors of one list */
 
-struct record {
-	struct record *next;
-	int name, kind; /* cudnnBackendAttributeName_t, cudnnBackendAttributeType_t */
-	bool answer;    /* it comes from the library, and is not sent */
-	int64_t count;
-	union {
-		uint64_t number;
-		struct node *node;
-	} of[];
-};
-struct node {
-	_Atomic uint32_t references;
-	int type; /* cudnnBackendDescriptorType_t */
-	bool final;
-	bool known;       /* what the library says about it is among the records */
-	uint64_t version; /* of a plan: of the library that made it */
-	struct record *records;
-};
 struct graph_descriptor {
 	struct node *node;
 };
-
-static void node_release(struct node *n);
-
-static void record_free(struct record *r)
-{
-	for (int64_t i = 0; r->kind == CUDNN_TYPE_BACKEND_DESCRIPTOR && i < r->count; i++)
-		node_release(r->of[i].node);
-	free(r);
-}
-
-static void node_release(struct node *n)
-{
-	if (!n || atomic_fetch_sub(&n->references, 1) != 1)
-		return;
-	for (struct record *r = n->records, *next; r; r = next) {
-		next = r->next;
-		record_free(r);
-	}
-	free(n);
-}
-
-static struct node *node_share(struct node *n)
-{
-	atomic_fetch_add(&n->references, 1);
-	return n;
-}
-
-static struct node *node_new(int type)
-{
-	struct node *n = calloc(1, sizeof *n);
-
-	if (n) {
-		n->references = 1;
-		n->type = type;
-	}
-	return n;
-}
-
-static struct record *record_of(const struct node *n, int name)
-{
-	struct record *r = n->records;
-
-	while (r && r->name != name)
-		r = r->next;
-	return r;
-}
-
-/* The first element of an attribute, or NULL. */
-static struct node *node_of(const struct node *n, int name)
-{
-	const struct record *r = record_of(n, name);
-
-	return r && r->kind == CUDNN_TYPE_BACKEND_DESCRIPTOR && r->count ? r->of[0].node : NULL;
-}
-
-static struct record *record_new(int name, int kind, int64_t count)
-{
-	struct record *r = calloc(1, sizeof *r + (size_t)count * sizeof *r->of);
-
-	if (r) {
-		r->name = name;
-		r->kind = kind;
-		r->count = count;
-	}
-	return r;
-}
-
-/* Takes the place of an earlier record of this name. */
-static void record_put(struct node *n, struct record *r)
-{
-	struct record **at = &n->records, *old;
-
-	while (*at && (*at)->name != r->name)
-		at = &(*at)->next;
-	old = *at;
-	r->next = old ? old->next : NULL;
-	*at = r;
-	if (old)
-		record_free(old);
-}
 
 /* Bytes of an element in the program's memory; 0: a kind that is not served. */
 static size_t bytes_of_kind(int kind)
@@ -247,7 +149,7 @@ static const void *stream_of_node(const struct node *n)
 	for (const struct node *next; n; n = next) {
 		next = NULL;
 		for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-			const struct record *r = record_of(n, own[i]);
+			const struct record *r = dnn_record_of(n, own[i]);
 			const struct handle *h = r && r->count
 							 ? handle_get(HANDLE_DNN,
 								      (const void *)r->of[0].number)
@@ -257,7 +159,7 @@ static const void *stream_of_node(const struct node *n)
 				return h->stream;
 		}
 		for (size_t i = 0; i < sizeof up / sizeof *up && !next; i++)
-			next = node_of(n, up[i]);
+			next = dnn_node_of(n, up[i]);
 	}
 	return NULL;
 }
@@ -283,183 +185,14 @@ static int query_library(const struct node *n, uint64_t *answer)
 
 /* ---- what the library says ---- */
 
-struct reader {
-	const uint64_t *at, *end;
-};
-
-static uint64_t next_number(struct reader *r) { return r->at < r->end ? *r->at++ : 0; }
-
-/* The length of a list; its elements are `slots` long. */
-static int64_t next_length(struct reader *r, int64_t slots)
-{
-	uint64_t count = next_number(r), most = (uint64_t)((r->end - r->at) / slots);
-
-	return (int64_t)(count < most ? count : most);
-}
-
-static bool record_number(struct node *n, int name, int kind, uint64_t value, bool answer)
-{
-	struct record *r = record_new(name, kind, 1);
-
-	if (!r)
-		return false;
-	r->answer = answer;
-	r->of[0].number = value;
-	record_put(n, r);
-	return true;
-}
-
-static bool record_list(struct node *n, int name, int kind, struct reader *from)
-{
-	int64_t count = next_length(from, 1);
-	struct record *r = record_new(name, kind, count);
-
-	for (int64_t i = 0; i < count; i++) {
-		uint64_t value = next_number(from);
-
-		if (r)
-			r->of[i].number = value;
-	}
-	if (!r)
-		return false;
-	r->answer = true;
-	record_put(n, r);
-	return true;
-}
-
-static bool record_notes(struct node *engine, struct reader *from)
-{
-	bool notes = record_list(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-				 CUDNN_TYPE_NUMERICAL_NOTE, from);
-
-	return record_list(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-			   from) &&
-	       notes;
-}
-
-/* Descriptors of `type`, each with the same attributes: first a knob's type, then whole numbers. */
-static bool record_knobs(struct node *to, int attribute, bool answer, int type, const int *names,
-			 int64_t each, struct reader *from)
-{
-	int64_t count = next_length(from, each);
-	struct record *r = record_new(attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, count);
-	bool made = r;
-
-	for (int64_t i = 0; i < count; i++) {
-		struct node *knob = r ? node_new(type) : NULL;
-
-		for (int64_t j = 0; j < each; j++) {
-			uint64_t value = next_number(from);
-
-			made = knob && made &&
-			       record_number(knob, names[j],
-					     j ? CUDNN_TYPE_INT64 : CUDNN_TYPE_KNOB_TYPE, value,
-					     answer);
-		}
-		if (knob)
-			knob->final = true;
-		if (r)
-			r->of[i].node = knob;
-	}
-	if (!r)
-		return false;
-	r->answer = answer || !count; /* nothing is not sent */
-	record_put(to, r);
-	return made;
-}
-
-static bool record_node(struct node *to, int name, struct node *n)
-{
-	struct record *r = record_new(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1);
-
-	if (!r)
-		return false;
-	r->of[0].node = node_share(n);
-	record_put(to, r);
-	return true;
-}
-
-static bool read_configuration(struct node *c, struct node *graph, struct reader *from)
-{
-	static const int choice[] = {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
-				     CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE};
-	struct node *engine = node_new(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-	bool made = engine && record_node(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph) &&
-		    record_number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64,
-				  next_number(from), false) &&
-		    record_node(c, CUDNN_ATTR_ENGINECFG_ENGINE, engine) &&
-		    record_knobs(c, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, false,
-				 CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, choice, 2, from) &&
-		    record_notes(engine, from);
-
-	if (engine)
-		engine->final = true;
-	node_release(engine);
-	c->final = true;
-	return made;
-}
-
-static bool read_configurations(struct node *heuristic, struct reader *from)
-{
-	struct node *graph = node_of(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-	int64_t count = next_length(from, 4); /* a configuration has at least so many */
-	struct record *r = record_new(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-				      count);
-	bool made = r && graph;
-
-	if (r)
-		r->count = 0;
-	for (int64_t i = 0; made && i < count; i++) {
-		struct node *c = node_new(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-
-		made = c && read_configuration(c, graph, from);
-		if (c)
-			r->of[r->count++].node = c;
-	}
-	if (!r)
-		return false;
-	r->answer = true;
-	record_put(heuristic, r);
-	return made;
-}
-
-static bool read_answer(struct node *n, struct reader *from)
-{
-	static const int info[] = {CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE,
-				   CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_STRIDE};
-	bool made;
-
-	switch (n->type) {
-	case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: return read_configurations(n, from);
-	case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-		return record_notes(n, from) &&
-		       record_knobs(n, CUDNN_ATTR_ENGINE_KNOB_INFO, true,
-				    CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, info, 4, from);
-	case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
-		return record_list(n, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-				   from) &&
-		       record_list(n, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32,
-				   from);
-	case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-		made = record_number(n, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-				     next_number(from), true);
-		n->version = next_number(from);
-		return made;
-	default:
-		return record_number(n, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
-				     CUDNN_TYPE_INT64, next_number(from), true);
-	}
-}
-
 static int learn(struct node *n)
 {
 	uint64_t *answer = calloc(RF_DNN_QUERY_SLOTS, sizeof *answer);
 	int status = answer ? query_library(n, answer)
 			    : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-	struct reader from = {answer + 1, answer + RF_DNN_QUERY_SLOTS};
 
 	n->known = !status;
-	if (!status && !read_answer(n, &from))
+	if (!status && !dnn_read_answer(n, answer))
 		status = CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
 	free(answer);
 	return status;
@@ -481,7 +214,7 @@ int graph_set(void *descriptor, int name, int kind, int64_t count, const void *f
 		return kind_refused(kind);
 	if (count < 0 || count > RF_DNN_LIST_SLOTS)
 		return CUDNN_STATUS_BAD_PARAM;
-	r = record_new(name, kind, count);
+	r = dnn_record_new(name, kind, count);
 	if (!r)
 		return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
 	for (int64_t i = 0; i < count; i++)
@@ -491,13 +224,13 @@ int graph_set(void *descriptor, int name, int kind, int64_t count, const void *f
 
 		if (!d || !d->node || !d->node->final) {
 			r->count = i; /* the others are not shared */
-			record_free(r);
+			dnn_record_free(r);
 			return d ? CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED
 				 : CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
 		}
-		r->of[i].node = node_share(d->node);
+		r->of[i].node = dnn_node_share(d->node);
 	}
-	record_put(n, r);
+	dnn_record_put(n, r);
 	return CUDNN_STATUS_SUCCESS;
 }
 
@@ -508,8 +241,8 @@ static int store_node(struct graph_descriptor *to, struct node *n)
 		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
 	if (to->node->type != n->type)
 		return CUDNN_STATUS_BAD_PARAM;
-	node_release(to->node);
-	to->node = node_share(n);
+	dnn_node_release(to->node);
+	to->node = dnn_node_share(n);
 	return CUDNN_STATUS_SUCCESS;
 }
 
@@ -532,10 +265,10 @@ int graph_get(const void *descriptor, int name, int kind, int64_t most, int64_t 
 	if (!n->final)
 		return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
 	count = count ? count : &ignored;
-	r = record_of(n, name);
+	r = dnn_record_of(n, name);
 	if (!r && has_answer(n) && !n->known) {
 		status = learn(n);
-		r = record_of(n, name);
+		r = dnn_record_of(n, name);
 	}
 	if (status)
 		return status;
@@ -565,7 +298,7 @@ int graph_create(int type, void **out)
 		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
 	d = calloc(1, sizeof *d);
 	if (d)
-		d->node = node_new(type);
+		d->node = dnn_node_new(type);
 	if (!d || !d->node) {
 		free(d);
 		return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
@@ -579,7 +312,7 @@ int graph_destroy(void *descriptor)
 	struct graph_descriptor *d = descriptor;
 
 	if (d)
-		node_release(d->node);
+		dnn_node_release(d->node);
 	free(d);
 	return CUDNN_STATUS_SUCCESS;
 }
@@ -608,13 +341,13 @@ static size_t value_bytes(const struct node *const *nodes, uint32_t count, int64
 	for (uint32_t i = 0; i < count; i++) {
 		if (nodes[i]->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR)
 			continue;
-		r = record_of(nodes[i], CUDNN_ATTR_TENSOR_UNIQUE_ID);
+		r = dnn_record_of(nodes[i], CUDNN_ATTR_TENSOR_UNIQUE_ID);
 		if (!r || !r->count || (int64_t)r->of[0].number != id)
 			continue;
-		r = record_of(nodes[i], CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+		r = dnn_record_of(nodes[i], CUDNN_ATTR_TENSOR_IS_BY_VALUE);
 		if (!r || !r->count || !r->of[0].number)
 			return 0;
-		r = record_of(nodes[i], CUDNN_ATTR_TENSOR_DATA_TYPE);
+		r = dnn_record_of(nodes[i], CUDNN_ATTR_TENSOR_DATA_TYPE);
 		switch (r && r->count ? (int)r->of[0].number : CUDNN_DATA_FLOAT) {
 		case CUDNN_DATA_DOUBLE:
 		case CUDNN_DATA_INT64: return 8;
@@ -649,10 +382,10 @@ static int put_tensors(uint64_t *to, const struct list *l, const struct record *
 static int execute_list(const struct list *l, const struct node *plan, const struct node *pack,
 			const struct handle *h)
 {
-	const struct record *ids = record_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-	const struct record *at = record_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
-	const struct record *area = record_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-	const struct record *need = record_of(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+	const struct record *ids = dnn_record_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+	const struct record *at = dnn_record_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+	const struct record *area = dnn_record_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+	const struct record *need = dnn_record_of(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
 	struct rf_dnn_exec exec = {area && area->count ? area->of[0].number : 0,
 				   need ? need->of[0].number : 0, 0, l->slot_count, plan->version};
 	size_t head = sizeof exec / sizeof(uint64_t), count;
