@@ -7,7 +7,8 @@ Nothing here knows of rankfold.
 
 `--lengths`: steps alternate between parts of the batch, from all of it to an eighth, so that the
 allocator gets requests of other sizes. `--lines`: a line for each step, with the bits of its loss.
-`--save FILE`: rank 0 writes what a program would save itself.
+`--save FILE`: rank 0 writes what a program would save itself. `--calls FOLDER`: also calls of the
+driver in a step (the median, of all processes that driver_calls.c counts there).
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from frameworks import NAMES, Training, line, trainings
@@ -33,6 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after a step")
     parser.add_argument("--allocator", default="", help="PyTorch's settings of its allocator")
     parser.add_argument("--save")
+    parser.add_argument("--calls", type=Path)
     return parser.parse_args()
 
 
@@ -48,6 +53,11 @@ def bytes_of(tensors: Any) -> int:
     return sum(each.numel() * each.element_size() for each in tensors if hasattr(each, "numel"))
 
 
+def driver_calls(folder: Path) -> int:
+    """Calls of the driver until now."""
+    return sum(int.from_bytes(path.read_bytes(), sys.byteorder) for path in folder.iterdir())
+
+
 def measure(training: Training, options: argparse.Namespace, rank: int, ranks: int) -> None:
     import torch
 
@@ -58,7 +68,8 @@ def measure(training: Training, options: argparse.Namespace, rank: int, ranks: i
     optimizer = torch.optim.AdamW(run.parameters(), lr=1e-3)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    times = []
+    times: list[float] = []
+    calls: list[int] = []
     for step in range(options.steps):
         begun = time.perf_counter()
         now = part_of(training, step) if options.lengths else training
@@ -69,6 +80,8 @@ def measure(training: Training, options: argparse.Namespace, rank: int, ranks: i
         value = loss.item()
         torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - begun))
+        if options.calls:
+            calls.append(driver_calls(options.calls))
         if options.lines:
             line(f"{training.name} rank {rank}", step, value)
         time.sleep(options.pause)
@@ -81,6 +94,9 @@ def measure(training: Training, options: argparse.Namespace, rank: int, ranks: i
         "reserved": torch.cuda.max_memory_reserved(),
         "state": bytes_of([*run.parameters(), *run.buffers(), *moments]),
     }
+    if options.calls:
+        each = [after - before for before, after in pairwise(calls)]
+        found["calls"] = statistics.median(each[len(each) // 2 :])
     print(json.dumps(found), flush=True)
     if options.save and rank == 0:
         state = {"model": training.model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -10,10 +10,12 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -74,8 +76,6 @@ def steps(*options: str) -> tuple[str, ...]:
 
 def gpu_bytes() -> int:
     """Memory of the GPU."""
-    import ctypes
-
     driver, device, total = parts.load_driver(), ctypes.c_int(), ctypes.c_size_t()
     if driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceTotalMem_v2(
         ctypes.byref(total), device
@@ -165,6 +165,52 @@ def overhead() -> None:
         report(f"torch_bytes_{world}", peak / apart, "of n", "in use on the device, at its peak")
         print(f"{world} ranks use {peak // MIB} MiB; {world} processes reserve {apart // MIB} MiB")
     print(f"the paper: overhead {PAPER_OVERHEAD}; folded {PAPER_FOLDED}")
+
+
+# ---- calls of the driver ----
+
+
+def counted(folder: str) -> dict[str, str]:
+    """Variables for processes whose calls of the driver are counted there. Raises Skip."""
+    library = ROOT / "build/gpu/driver_calls.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    flags = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+    source = ROOT / "tests/gpu/driver_calls.c"
+    run(os.environ.get("CC", "gcc"), *flags, "-o", library, source, "-ldl")
+    cupti = os.environ.get("DRIVER_CALLS_CUPTI", "libcupti.so.13")
+    try:
+        ctypes.CDLL(cupti)
+    except OSError as error:
+        raise parts.Skip(f"CUPTI counts the calls: {error}") from error
+    return {
+        "CUDA_INJECTION64_PATH": str(library),
+        "DRIVER_CALLS": folder,
+        "DRIVER_CALLS_CUPTI": cupti,
+    }
+
+
+def calls() -> None:
+    """Calls of the driver in a step of PyTorch's models: those of the program on plain CUDA, and
+    those that the proxy makes for it."""
+    size = Size()
+    sides: tuple[Callable[..., list[str]], ...] = (
+        lambda *words: parts.plain(*words).splitlines(),
+        lambda *words: parts.on_gpu(1, 1, *words, memory=size.memory),
+    )
+    found: list[dict[str, float]] = []
+    for side in sides:
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            os.environ.update(counted(folder))
+            lines = side(*steps("--only", size.models, "--calls", folder))
+        found.append({row["model"]: row["calls"] for row in rows_of(lines)})
+    plain, ours = found
+    if not all([*plain.values(), *ours.values()]):
+        raise SystemExit(f"no calls were counted: {found}")
+    rows = ([model, plain[model], ours[model]] for model in plain)
+    table(["calls of the driver in a step", "plain CUDA", "rankfold"], *rows)
+    for model in plain:
+        how = f"{ours[model]:.0f} calls of the driver in a step; plain CUDA {plain[model]:.0f}"
+        report(f"torch_{model}_calls", ours[model] / plain[model], "of plain", how)
 
 
 # ---- resized, saved, killed: tables 4 and 5 ----

@@ -50,6 +50,7 @@ def figures_of(name: str, folder: Path) -> dict[str, float]:
             **os.environ,
             "RANKFOLD_CUDA_DRIVER": str(build()),
             "RANKFOLD_CUBLASLT": str(build()),
+            "DRIVER_CALLS_CUPTI": str(build()),
             "RANKFOLD_FAKE_KERNELS": "1",
             "PYTHONPATH": "tests",
         },
@@ -89,6 +90,27 @@ def test_figures_are_added_to_those_of_the_probe(
     assert [each["name"] for each in found] == ["figure_0", "figure_1"]
 
 
+COUNTED = """
+import ctypes, sys
+driver = ctypes.CDLL(sys.argv[1])
+driver.cuInit(0)
+for _ in range(25):
+    driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
+"""
+
+
+def test_the_calls_of_a_process_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIVER_CALLS_CUPTI", str(build()))
+    counted = {**os.environ, **tables.counted(str(tmp_path)), "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    for calls in (25, 50):
+        command = [sys.executable, "-c", COUNTED, str(build())]
+        subprocess.run(command, env=counted, check=True)
+        files = [path.read_bytes() for path in tmp_path.iterdir()]
+        assert sum(int.from_bytes(each, sys.byteorder) for each in files) == calls
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reported"),
@@ -113,7 +135,7 @@ def test_a_table_is_there_in_the_end(name: str, reported: set[str], tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["overhead", "allocators", "moves"])
+@pytest.mark.parametrize("name", ["overhead", "calls", "allocators", "moves"])
 def test_a_table_of_pytorch_is_there_in_the_end(name: str, tmp_path: Path) -> None:
     if not TORCH.exists():
         pytest.skip("build/torch/python is missing: `make torch` fetches PyTorch (572 MB)")

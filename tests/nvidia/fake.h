@@ -25,7 +25,7 @@
  * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
  * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
  * are blas.c: cuBLASLt, cublas.c: cuBLAS, fft.c: cuFFT, solver.c: cuSOLVER, dnn.c and dnn_calls.c:
- * cuDNN.
+ * cuDNN, cupti.c: CUPTI.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -122,6 +122,10 @@ void fake_end_streams(void); /* under fake_lock */
 void fake_dnn_live(int more);
 bool fake_dnn_handle(const char *call);
 CUstream fake_dnn_stream(void);
+
+/* cupti.c, under fake_lock: loads the library CUDA_INJECTION64_PATH; reports a call to it. */
+void fake_inject(void);
+void fake_report(void);
 
 /* tensor_map.c: put_by_map(const CUtensorMap map, uint32_t value): all words of its first row */
 void fake_put_by_map(const uint8_t *params);

@@ -24,7 +24,7 @@ CUresult fake_dead;
 static struct {
 	char name[64];
 	int calls, fail_in, error;
-} calls[128];
+} calls[512];
 static char faults[4096];
 static int fault_count, retained;
 static CUdevice ours = -1; /* whose context this process has */
@@ -58,7 +58,7 @@ static int call_index(const char *name)
 {
 	int i = 0;
 
-	while (i < 127 && calls[i].name[0] && strcmp(calls[i].name, name))
+	while (i < 511 && calls[i].name[0] && strcmp(calls[i].name, name))
 		i++;
 	snprintf(calls[i].name, sizeof calls[i].name, "%s", name);
 	return i;
@@ -89,6 +89,7 @@ static CUresult begin(const char *call)
 	int i = call_index(call);
 
 	calls[i].calls++;
+	fake_report();
 	if (calls[i].fail_in && --calls[i].fail_in == 0)
 		return (CUresult)calls[i].error;
 	return CUDA_SUCCESS;
@@ -159,6 +160,7 @@ EXPORT CUresult cuInit(unsigned flags)
 
 	if (error)
 		return error;
+	fake_inject();
 	initialised = flags == 0;
 	if (!getenv("CUDA_DEVICE_MAX_CONNECTIONS"))
 		fake_fault("cuInit: streams share eight queues");
