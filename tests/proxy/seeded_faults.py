@@ -59,6 +59,11 @@ TABLE: Table = {
             ),
         },
     },
+    "proxy/core/queue/launch.c": {
+        (LOADED, "-k", "why_a_kernel_cannot_run"): {
+            "kernel-without-its-reason": ("f->why_refused ? f->why_refused : f->name", "f->name"),
+        },
+    },
     "proxy/hal/null/null.c": {
         "tests/proxy/test_null.py::test_a_chunk_of_another_reads_as_zero": {
             "null-keeps-contents": (

@@ -10,18 +10,35 @@ import pytest
 
 from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
 from rankfold.proxy.ptx.arithmetic import Use
-from rankfold.proxy.ptx.errors import INVALID_IMAGE, INVALID_PTX, NOT_FOUND, UNKNOWN
+from rankfold.proxy.ptx.errors import (
+    INVALID_IMAGE,
+    INVALID_PTX,
+    NO_BINARY_FOR_GPU,
+    NOT_FOUND,
+    UNKNOWN,
+)
 from rankfold.proxy.ptx.info import Access, FunctionInfo, ModuleInfo, module_info
 from rankfold.proxy.ptx.sets import Sets
 from support.computing import (
+    FIRST_FUNCTION,
     FUNCTION_GET,
     MODULE,
     MODULE_DATA,
     MODULE_LOAD,
+    NAMES,
     Computing,
     source,
 )
-from support.ring_client import BULK_BYTES, DEV_BASE, OFF_BULK, attach, device, leave, until
+from support.ring_client import (
+    BULK_BYTES,
+    DEV_BASE,
+    OFF_BULK,
+    attach,
+    device,
+    hand_over,
+    leave,
+    until,
+)
 
 
 def at(native: Native) -> str:
@@ -123,6 +140,32 @@ def test_code_that_rankfold_fails_to_load_fails_its_rank(kind: int, error: int) 
         failed = (UNKNOWN, "why not") if error == UNKNOWN else (0, "")
         assert (found.error, found.error_text) == failed
         leave(native)
+    rank.close()
+
+
+def test_a_moved_rank_says_why_a_kernel_cannot_run_there() -> None:
+    """Its module's answer may come after its kernel's."""
+    rank, image = Computing(0, 1, DEV_BASE), source()
+    rank.map[OFF_BULK : OFF_BULK + len(image)] = image
+    kernel = FunctionInfo("store", 0, ((0, 24),), 24, 0, 1024, 9, 0, 0, 80, Sets(), ())
+    with device() as here, device() as there:
+        attach(here, rank)
+        rank.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
+        rank.begin(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 3))
+        here.module_ready(token_of(here, EVENT_MODULE), 0, module_info(image.decode()))
+        assert rank.finish() == 0
+        function = struct.pack("<QQII", MODULE, FIRST_FUNCTION, len(kernel.name), 5)
+        rank.begin(FUNCTION_GET, function + kernel.name.encode())
+        here.function_ready(token_of(here, EVENT_FUNCTION), 0, kernel)
+        assert rank.finish() == 0
+        hand_over(here, rank, 1, there, 2)
+        there.function_ready(token_of(there, EVENT_FUNCTION), NO_BINARY_FOR_GPU, None, "no code")
+        rank.launch(NAMES[0], DEV_BASE, DEV_BASE, 1, 1)
+        until(lambda: there.rank_status(2, 0).error != 0, there)  # type: ignore[union-attr]
+        found = there.rank_status(2, 0)
+        assert found is not None
+        assert (found.error, found.error_text) == (NO_BINARY_FOR_GPU, "no code")
+        leave(there, 2)
     rank.close()
 
 

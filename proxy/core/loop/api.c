@@ -415,7 +415,7 @@ static void run_function_ready(struct proxy *p, void *arg)
 						  from->const_bytes,         from->ptx_version};
 		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
 	} else if (f) {
-		function_refuse(f, a->error);
+		function_refuse(f, a->error, a->text);
 		code_refused(r, a, ask->slot, ask->bulk);
 		ring_reply(r, ask->slot, a->error, NULL, 0);
 	}

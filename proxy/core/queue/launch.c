@@ -30,7 +30,7 @@ bool kernel_submit(struct rank *r, struct stream *s, struct item *i)
 	const struct rf_launch *l = &i->kernel.launch;
 	const struct function *f = i->kernel.function;
 	if (f->error) {
-		rank_fail(r, f->error, f->name);
+		rank_fail(r, f->error, f->why_refused ? f->why_refused : f->name);
 		return true;
 	}
 	struct hal_work w = {.kind = HAL_KERNEL};

@@ -139,11 +139,17 @@ void function_hide(struct function *f)
 	f->closed = false;
 }
 
-void function_refuse(struct function *f, int error) { f->error = error; }
+void function_refuse(struct function *f, int error, const char *why)
+{
+	f->error = error;
+	free(f->why_refused);
+	f->why_refused = why ? strdup(why) : NULL;
+}
 
 void function_free(struct function *f)
 {
 	forget_function(f);
+	free(f->why_refused);
 	free(f->name);
 	free(f);
 }

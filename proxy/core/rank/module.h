@@ -52,6 +52,7 @@ struct function {
 	struct proxy_access *words, *variables;
 	struct reaches *reaches; /* how far from its words it reads and writes */
 	char *why_open;          /* NULL: closed, or not compiled */
+	char *why_refused;       /* with `error`, for people; NULL: no reason is known */
 	char *name;
 };
 
@@ -67,7 +68,7 @@ struct function *function_new(uint64_t id, struct module *, const char *name, ui
 /* Sets what was known before the restore: launches are checked before it is compiled again. */
 void function_from(struct function *, uint32_t param_bytes, uint32_t max_threads,
 		   uint32_t static_shared_bytes);
-void function_refuse(struct function *, int error); /* compilation failed */
+void function_refuse(struct function *, int error, const char *why); /* compilation failed */
 
 struct module *module_new(struct rank *, uint64_t id); /* NULL: bad handle, or no memory */
 /* Not in a table yet. NULL: host memory is short. */
