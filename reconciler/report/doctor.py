@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +36,7 @@ def examine(state: Path) -> list[Finding]:
         _criu(),
         _nft(),
         _files(),
+        *_nvidia(),
     ]
 
 
@@ -143,3 +146,45 @@ def _files() -> Finding:
         without = "; a checkpoint does not contain them, and the files must be unchanged"
         return Finding("fanotify", False, f"{trouble}{without}", needed=False)
     return Finding("fanotify", True, "files that ranks write are tracked", needed=False)
+
+
+EXAMINE_S = 120.0  # the libraries are large, and may be on a slow disk
+MIB = 1 << 20
+# How a device runs without one of NVIDIA's libraries:
+_WITHOUT = {
+    "cublas": "products are computed without the program's workspace, with other bits than CUDA's",
+    "cudnn": "convolutions and batch normalisation are rankfold's kernels, and the rest is refused",
+    "cufft": "transforms (torch.fft) are refused",
+    "cusolver": "factorisations and solvers (torch.linalg) are refused",
+}
+
+
+def _nvidia() -> list[Finding]:
+    """The GPUs and libraries that a device of type nvidia would find."""
+    what = "NVIDIA GPUs"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "rankfold.proxy.examine"],
+            capture_output=True,
+            text=True,
+            timeout=EXAMINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return [Finding(what, False, f"no answer within {EXAMINE_S:.0f} s", needed=False)]
+    if done.returncode:
+        how = signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode
+        last = (done.stderr.strip().splitlines() or [f"the examining process ended: {how}"])[-1]
+        return [Finding(what, False, f"they cannot be examined: {last}", needed=False)]
+    found = json.loads(done.stdout.splitlines()[-1])
+    if trouble := found.get("trouble") or ("" if found["gpus"] else "the driver shows no GPU"):
+        return [
+            Finding(what, False, f"{trouble}; devices of type soft need none", needed=False),
+        ]
+    each = (f"{g['model']} ({g['cc']}, {g['memory'] // MIB} MiB)" for g in found["gpus"])
+    major, minor = found["cuda"]
+    findings = [Finding(what, True, f"driver for CUDA {major}.{minor}; {', '.join(each)}")]
+    for name, library in found["libraries"].items():
+        trouble = library.get("trouble", "")
+        detail = f"{trouble}; {_WITHOUT[name]}" if trouble else library["path"]
+        findings.append(Finding(f"NVIDIA {name}", not trouble, detail, needed=False))
+    return findings

@@ -201,7 +201,7 @@ def calls() -> None:
     for side in sides:
         with tempfile.TemporaryDirectory(dir="/tmp") as folder:
             os.environ.update(counted(folder))
-            lines = side(*steps("--only", size.models, "--calls", folder))
+            lines = side(*steps("--only", size.models, "--scale", "0.125", "--calls", folder))
         found.append({row["model"]: row["calls"] for row in rows_of(lines)})
     plain, ours = found
     if not all([*plain.values(), *ours.values()]):

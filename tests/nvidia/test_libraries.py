@@ -4,7 +4,9 @@ rank sends makes the proxy read or write memory of its own."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -281,9 +283,13 @@ def test_libraries_are_nvidias_and_named(fake: Fake, monkeypatch: pytest.MonkeyP
             of_library(name)
 
 
-def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bytes_of_it", [10, 100, 5000], ids=["text", "head", "part"])
+def test_a_library_that_cannot_be_loaded_says_why(
+    fake_path: Path, tmp_path: Path, bytes_of_it: int
+) -> None:
     """In a process of its own: a library is loaded once."""
-    (tmp_path / "libcusolver.so.12").write_bytes(b"no library")
+    content = b"no library" if bytes_of_it == 10 else fake_path.read_bytes()
+    (tmp_path / "libcusolver.so.12").write_bytes(content[:bytes_of_it])
     program = """
 from nvidia.test_libraries import of_library
 of_library("cusolver")
@@ -293,6 +299,53 @@ of_library("cusolver")
     assert done.returncode == 1
     assert "cannot load NVIDIA's libcusolver.so.12, which RANKFOLD_LIBRARIES names" in done.stderr
     assert f"{tmp_path}/libcusolver.so.12: " in done.stderr
+
+
+def doctor(rankfold: Rankfold, **env: str) -> dict[str, tuple[bool, str]]:
+    """Its findings about NVIDIA's GPUs and libraries: whether each is well, and the detail."""
+    done = rankfold.run("doctor", "-o", "json", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {
+        each["what"].removeprefix("NVIDIA "): (each["ok"], each["detail"])
+        for each in json.loads(done.stdout)
+        if each["what"].startswith("NVIDIA ")
+    }
+
+
+def test_doctor_says_which_gpus_and_libraries_there_are(
+    driver: None, rankfold: Rankfold, libraries_path: Path, fake_path: Path, tmp_path: Path
+) -> None:
+    some = tmp_path / "libraries"
+    some.mkdir()
+    (some / "libcufft.so.12").write_bytes(fake_path.read_bytes()[:5000])
+    shutil.copy(fake_path, some / "libcudnn.so.9")
+    found = doctor(rankfold, RANKFOLD_LIBRARIES=str(some), RANKFOLD_FAKE_DEVICES="2")
+    assert found["GPUs"] == (
+        True,
+        "driver for CUDA 13.0; Fake GPU 0 (9.0, 4096 MiB), Fake GPU 1 (9.0, 4096 MiB)",
+    )
+    assert found["cudnn"] == (True, str(some / "libcudnn.so.9"))
+    well, why = found["cufft"]
+    assert not well and f"{some}/libcufft.so.12: the file is cut off; transforms" in why
+    well, why = found["cusolver"]
+    assert not well and "does not find NVIDIA's libcusolver.so.12" in why
+    found = doctor(rankfold, RANKFOLD_LIBRARIES=str(libraries_path))
+    assert all(well for well, _ in found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({"RANKFOLD_CUDA_DRIVER": "/nowhere/libcuda.so.1"}, "there is no NVIDIA driver: /nowhere"),
+        ({"RANKFOLD_FAKE_DEVICES": "0"}, "the driver shows no GPU"),
+        ({"RANKFOLD_FAKE_FAIL": "cuInit:1:999"}, "cuInit gives error 999"),
+    ],
+)
+def test_doctor_says_why_there_is_no_gpu(
+    driver: None, rankfold: Rankfold, env: dict[str, str], why: str
+) -> None:
+    ((well, detail),) = doctor(rankfold, **env).values()
+    assert not well and why in detail and detail.endswith("devices of type soft need none")
 
 
 def test_a_program_without_the_library_gets_its_error_and_what_to_do(

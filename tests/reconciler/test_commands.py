@@ -273,14 +273,12 @@ def test_doctor_misses_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not finding.ok and not finding.needed
 
 
-def test_doctor_misses_memory_for_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_misses_memory_for_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError("Operation not permitted")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert not found(tmp_path, "memfd").ok
+    assert not doctor._memfd().ok
 
 
 # ---- run -------------------------------------------------------------------------------------

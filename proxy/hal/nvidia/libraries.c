@@ -6,10 +6,13 @@
  * needed, and stays.
  */
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "nvidia_hal.h"
@@ -28,6 +31,28 @@ static struct {
 } loaded[16];
 static uint32_t loaded_count;
 
+/* To load a file that ends before its last segment would kill this process (SIGBUS). */
+static bool is_cut_off(const char *path)
+{
+	Elf64_Ehdr head;
+	Elf64_Phdr segment;
+	struct stat file;
+	bool cut = false;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	if (!fstat(fd, &file) && pread(fd, &head, sizeof head, 0) == sizeof head &&
+	    !memcmp(head.e_ident, ELFMAG, SELFMAG) && head.e_phentsize == sizeof segment)
+		for (uint32_t i = 0; i < head.e_phnum && !cut; i++)
+			cut = pread(fd, &segment, sizeof segment,
+				    (off_t)(head.e_phoff + i * sizeof segment)) != sizeof segment ||
+			      segment.p_filesz > (uint64_t)file.st_size ||
+			      segment.p_offset > (uint64_t)file.st_size - segment.p_filesz;
+	close(fd);
+	return cut;
+}
+
 /* In each of the folders, then where the system looks. If a file is there and cannot be loaded, for
  * example because a library that it needs is missing, `why` says so. */
 static void *open_in(const char *folders, const char *soname, char *why, uint32_t why_bytes)
@@ -38,6 +63,11 @@ static void *open_in(const char *folders, const char *soname, char *why, uint32_
 	for (const char *end; folders && *folders && !handle; folders = end + !!*end) {
 		end = strchrnul(folders, ':');
 		snprintf(path, sizeof path, "%.*s/%s", (int)(end - folders), folders, soname);
+		if (is_cut_off(path)) {
+			snprintf(why, why_bytes, "%.*s: the file is cut off", CUDA_TEXT_BYTES / 2,
+				 path);
+			continue;
+		}
 		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 		if (!handle && !why[0] && !access(path, F_OK))
 			snprintf(why, why_bytes, "%s", dlerror());

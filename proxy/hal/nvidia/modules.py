@@ -13,8 +13,6 @@ A module may also be one of NVIDIA's libraries, whose functions this process cal
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,8 +83,7 @@ class _Loaded:
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
     """Returns the loader for a proxy and its device of compute capability `cc`; 0.0: the GPU's."""
-    folders = map(str, nvidia_packages.library_folders(sys.path))
-    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(folders))  # libraries.c reads it
+    nvidia_packages.use_own()
     return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
