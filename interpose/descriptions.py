@@ -5,7 +5,8 @@ A function of the description has ``params`` and one of
 ``local: EXPRESSION``  a C expression that gives the result
 ``hand: FILE``       the body is in FILE, in any folder of ``interpose/client/``
 ``remote: NAMES``    NVIDIA's own function is called in the proxy, on devices of type nvidia (see
-                     `kinds_of`); on others it is refused, or with ``local`` that gives the result
+                     `kinds_of`); on others it is refused, or with ``local`` that gives the result.
+                     ``unless: EXPRESSION`` among them: where that is true, ``local`` does, too
 ``refuse: REASON``   a stub that reports its name once on stderr and fails
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
@@ -26,6 +27,8 @@ not met; default: the CUDA error. Programs then call a separate entry; the clien
 bodies, unchecked.
 
 ``refused_reason`` is what a refused function without a reason of its own says on stderr.
+``checking`` is a variable: while it is true, each ``local`` checks its parameters and does nothing
+else. A remote call is checked by it first, and waits for NVIDIA's status if it cannot be.
 
 An annotation that does not match its prototype is an error, so that no parameter is forgotten
 silently.
@@ -87,6 +90,8 @@ class Function:
     check: str = ""  # C: an error that prevents the call of the body
     older: str = ""  # the major version of CUDA for which this is; "": the newest one
     kinds: str = ""  # of the parameters of a remote function (`kinds_of`)
+    sizes: tuple[str, ...] = ()  # C: their bytes, of those that are numbers in memory
+    unless: str = ""  # C: a remote function is local nevertheless
 
     def symbol(self, name: str) -> str:
         """The C function for one of its names. Older forms have names of their own."""
@@ -114,6 +119,7 @@ class Library:
     refused_result: str
     refused_reason: str  # of functions that have none of their own; "": the usual text
     failure: str  # result if the check of the context fails; "": the CUDA error
+    checking: str  # C: while it is true, `local` only checks; "": there is no such variable
     prefix: str  # every function has an alias with this prefix (NCCL: pncclAllReduce)
     functions: tuple[Function, ...]
     enums: dict[str, dict[str, Any]]
@@ -163,6 +169,18 @@ _DESCRIPTORS = {
     "cudnnRNNDescriptor_t": "r",
     "cudnnRNNDataDescriptor_t": "q",
     "cudnnSpatialTransformerDescriptor_t": "g",
+    "cublasHandle_t": "b",
+}
+_NAMED = {
+    "out": "",
+    "optional": "m",
+    "host": "w",
+    "scalar": "s",
+    "absent": "n",
+    "known": "x",
+    "constant": "c",
+    "updated": "u",
+    "result": "y",
 }
 _OUTPUTS = {"int": "i", "int64_t": "l", "size_t": "l"}
 
@@ -175,11 +193,16 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
     else: ``out`` (``i``: an int that the caller gets, ``l``: one of 64 bits), ``optional`` (``m``:
     one of 64 bits, unless it is NULL), ``host`` (``w``: working memory of the host, whose size is
     the next parameter), ``scalar`` (``s``: a float in memory of the host, or a double if the first
-    tensor has doubles), ``absent`` (``n``: anything but NULL is refused).
+    tensor has doubles), ``absent`` (``n``: anything but NULL is refused), ``known`` (``x``: an int
+    of the host that ``local`` has set).
+
+    Numbers in the memory that a handle's pointer mode selects: ``constant`` (``c``, or ``C`` for
+    five), ``updated`` (``u``, ``U``: read and written), ``result`` (``y``). A mapping says how many
+    bytes they have; otherwise that is the size of what is pointed to.
     """
-    if not isinstance(named, dict) or set(named) - {"out", "optional", "host", "scalar", "absent"}:
-        raise Mismatch("remote is a mapping with out, optional, host, scalar or absent")
-    use = {name: key for key, names in named.items() for name in names}
+    if not isinstance(named, dict) or set(named) - {*_NAMED, "unless"}:
+        raise Mismatch(f"remote is a mapping with {', '.join(_NAMED)} or unless")
+    use = {name: key for key, names in named.items() if key in _NAMED for name in names}
     kinds = ""
     for parameter in parameters:
         words = [w for w in WORD.findall(parameter.text)[:-1] if w != "const"]
@@ -189,11 +212,12 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
         if key == "out":
             kinds += _OUTPUTS[words[-1]]
         elif key:
-            kinds += {"optional": "m", "host": "w", "scalar": "s", "absent": "n"}[key]
+            five = isinstance(named[key], dict) and named[key][parameter.name].startswith("5 * ")
+            kinds += _NAMED[key].upper() if five else _NAMED[key]
         elif "*" in parameter.text:
             kinds += "p"
         elif words[-1].endswith("Handle_t"):
-            kinds += "h"
+            kinds += _DESCRIPTORS.get(words[-1], "h")
         elif words[-1] == "float":
             raise Mismatch(f"{parameter.name}: a float by value cannot be passed on")
         elif words[-1] == "double":
@@ -203,6 +227,15 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
     if use:
         raise Mismatch(f"remote: {sorted(use)} are not parameters")
     return kinds
+
+
+def sizes_of(parameters: tuple[Parameter, ...], named: dict[str, Any]) -> tuple[str, ...]:
+    """C for the bytes of each parameter that is a number in memory, otherwise 0; empty: none is."""
+    sizes: dict[str, str] = {}
+    for key in ("constant", "updated", "result"):
+        given = named.get(key, ())
+        sizes |= given if isinstance(given, dict) else {name: f"sizeof *{name}" for name in given}
+    return tuple(sizes.get(p.name, "0") for p in parameters) if sizes else ()
 
 
 def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Function:
@@ -226,6 +259,8 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
         body=str(entry.get("local", "") if kinds[0] == "remote" else entry[kinds[0]]),
         parameters=parameters,
         kinds=kinds_of(parameters or (), entry["remote"]) if kinds[0] == "remote" else "",
+        sizes=sizes_of(parameters or (), entry["remote"]) if kinds[0] == "remote" else (),
+        unless=entry["remote"].get("unless", "") if kinds[0] == "remote" else "",
         returns=entry.get("returns", result),
         plain="returns" not in entry,
         ignore=tuple(entry.get("ignore", ())),
@@ -357,6 +392,7 @@ def _library(data: dict[str, Any], extra_names: set[str] | None = None) -> Libra
         refused_result=str(data["refused_result"]),
         refused_reason=data.get("refused_reason", ""),
         failure=contexts.get("failure", ""),
+        checking=data.get("checking", ""),
         prefix=prefix,
         functions=tuple(functions.values()),
         enums=enums_of(data),

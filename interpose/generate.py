@@ -91,17 +91,31 @@ def remote_body(function: Function, library: Library) -> str:
         f"sent_double({p.name})" if kind == "f" else f"(uint64_t){p.name}"
         for p, kind in zip(function.parameters or (), function.kinds, strict=True)
     )
-    lines = [
-        *(
-            [f"if (!remote_is_there(&remote_{library.name}))", f"\treturn {function.body};"]
-            if function.body
-            else []
-        ),
+    theirs = f"remote_{library.name}"
+    lines = []
+    if function.body:
+        where = f"{function.unless} || " * bool(function.unless) + f"!remote_serves(&{theirs})"
+        lines += [f"if ({where})", f"\treturn {function.body};"]
+    lines += [
         f'static struct remote_function f = {{.name = "{function.name}", '
         f'.kinds = "{function.kinds}"}};',
         f"const uint64_t values[] = {{{values}}};",
-        f"return remote_call(&remote_{library.name}, &f, values);",
     ]
+    sizes = "NULL"
+    if function.sizes:
+        sizes = "sizes"
+        lines += [f"const size_t sizes[] = {{{', '.join(function.sizes)}}};"]
+    checked = "0"
+    if library.checking:
+        checked = f"{theirs}.status.refused"
+    if library.checking and function.body:
+        checked = "checked"
+        lines += [
+            f"{library.checking} = true;",
+            f"int checked = {function.body};",
+            f"{library.checking} = false;",
+        ]
+    lines += [f"return remote_call(&{theirs}, &f, values, {sizes}, {checked});"]
     return definition(function, function.symbol(function.name), lines)
 
 

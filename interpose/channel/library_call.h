@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 #define RF_CALL_SLOTS 640u /* at most, without the first */
-#define RF_CALL_OUTS 2u    /* in an answer, at most, after the status */
+#define RF_CALL_OUTS 2u    /* in an answer, at least, after the status */
+#define RF_CALL_OUTS_MAX 16u
 
 /* A descriptor of functions that iterate: bits, tolerance (double), sweeps, sort. The library's
  * defaults hold for the others. */
@@ -43,6 +44,15 @@ enum { RF_JACOBI_THERE = 1, RF_JACOBI_TOLERANCE = 2, RF_JACOBI_SWEEPS = 4, RF_JA
 #define RF_TRANSFORMER_DIMENSIONS 4u
 #define RF_TRANSFORMER_SLOTS (1u + RF_TRANSFORMER_DIMENSIONS)
 
+/* A handle of cuBLAS: its mode of mathematics 0, pointer mode 32, atomics mode 40; target of SMs;
+ * address, bytes of its workspace. Its pointer mode says whether a number follows as it is or as
+ * its address. */
+#define RF_BLAS_SLOTS 4u
+#define RF_BLAS_ON_DEVICE (1ull << 32)
+#define RF_BLAS_ATOMICS 40
+#define RF_NUMBER_SLOTS 2u       /* up to 16 bytes */
+#define RF_FIVE_NUMBERS_SLOTS 5u /* of up to 8 bytes */
+
 /* How many slots a parameter of this kind sends. */
 static inline uint32_t rf_slots_of(char kind)
 {
@@ -50,7 +60,8 @@ static inline uint32_t rf_slots_of(char kind)
 	case 'v':
 	case 'f':
 	case 'p':
-	case 's': return 1;
+	case 's':
+	case 'y': return 1;
 	case 'j':
 	case 'e': return RF_JACOBI_SLOTS;
 	case 't': return RF_TENSOR_SLOTS;
@@ -59,6 +70,24 @@ static inline uint32_t rf_slots_of(char kind)
 	case 'r': return RF_RNN_SLOTS;
 	case 'q': return RF_SEQUENCES_SLOTS;
 	case 'g': return RF_TRANSFORMER_SLOTS;
+	case 'b': return RF_BLAS_SLOTS;
+	case 'c':
+	case 'u': return RF_NUMBER_SLOTS;
+	case 'C':
+	case 'U': return RF_FIVE_NUMBERS_SLOTS;
+	default: return 0;
+	}
+}
+
+/* How many slots of an answer a parameter of this kind gets, if it is in memory of the host. */
+static inline uint32_t rf_outs_of(char kind)
+{
+	switch (kind) {
+	case 'i':
+	case 'l':
+	case 'm': return 1;
+	case 'u':
+	case 'U': return rf_slots_of(kind);
 	default: return 0;
 	}
 }

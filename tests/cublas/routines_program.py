@@ -752,7 +752,8 @@ def errors(handle: c_void_p) -> Iterator[tuple[str, int]]:
     yield "band", BLAS.cublasSsbmv_v2(handle, 0, 4, -1, one, at, 4, at, 1, one, at, 1)
     yield "types", BLAS.cublasDotEx(handle, 4, at, 0, 1, at, 1, 1, at, 0, 0)
     yield "half", BLAS.cublasScalEx(handle, 4, one, 2, at, 2, 1, 2)
-    backwards = BLAS.cublasDotEx(handle, 4, at, R_16F, 1, at, R_16F, -1, at, R_16F, R_32F)
+    to = c_void_p(np.zeros(1, np.float16).ctypes.data)
+    backwards = BLAS.cublasDotEx(handle, 4, at, R_16F, 1, at, R_16F, -1, to, R_16F, R_32F)
     yield "half backwards", backwards
 
 

@@ -109,6 +109,16 @@ EXPORT cublasStatus_t cublasSetSmCountTarget(handle_t handle, int count)
 	return set(handle, &handle->sm_count, count);
 }
 
+EXPORT void fake_settings(int values[4])
+{
+	pthread_mutex_lock(&fake_lock);
+	values[0] = own->math;
+	values[1] = own->pointers;
+	values[2] = own->atomics;
+	values[3] = own->sm_count;
+	pthread_mutex_unlock(&fake_lock);
+}
+
 /* ---- what runs ---- */
 
 static uint64_t element(const struct product *p, int which, int b, int64_t row, int64_t column)
@@ -182,26 +192,38 @@ static void take_scalars(struct product *p, const void *alpha, const void *beta)
 	__builtin_memcpy(&p->beta, beta, bytes);
 }
 
-static cublasStatus_t run(const char *name, handle_t handle, struct product *p, const void *alpha,
-			  const void *beta)
+bool fake_cublas_begin(const char *name, const void *handle, CUstream *stream, bool *on_device)
 {
 	if (!handle || handle != own || !own->streamed) {
 		fake_fault("%s: a handle of another, or without a stream", name);
-		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
+		return false;
 	}
 	own->streamed = false;
+	if (own->workspace_bytes && !fake_shown(own->workspace, own->workspace_bytes))
+		fake_fault("%s: a workspace that is not the stream's or the rank's", name);
+	if (own->workspace_bytes && own->atomics == 0 && own->sm_count == 0)
+		*(volatile uint8_t *)own->workspace; /* it can be read */
+	fake_called_with((struct fake_called){name, own->workspace_bytes});
+	*stream = own->stream;
+	*on_device = own->pointers;
+	return true;
+}
+
+static cublasStatus_t run(const char *name, handle_t handle, struct product *p, const void *alpha,
+			  const void *beta)
+{
+	CUstream stream;
+	bool on_device;
+
+	if (!fake_cublas_begin(name, handle, &stream, &on_device))
+		return fake_end(CUBLAS_STATUS_NOT_INITIALIZED);
 	take_scalars(p, alpha, beta);
 	for (int i = A; i <= C; i++)
 		if (p->k && !there(p, i)) {
 			fake_fault("%s: matrix %d", name, i);
 			return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 		}
-	if (own->workspace_bytes && !fake_shown(own->workspace, own->workspace_bytes))
-		fake_fault("%s: a workspace that is not the stream's or the rank's", name);
-	if (own->workspace_bytes && own->atomics == 0 && own->sm_count == 0)
-		*(volatile uint8_t *)own->workspace; /* it can be read */
-	fake_called_with((struct fake_called){name, own->workspace_bytes});
-	fake_push_kernel(own->stream, multiply, p, sizeof *p);
+	fake_push_kernel(stream, multiply, p, sizeof *p);
 	return fake_end(CUBLAS_STATUS_SUCCESS);
 }
 

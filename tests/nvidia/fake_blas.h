@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "driver.h"
+
 /* Numbers in memory, by cudaDataType. */
 uint32_t fake_type_bytes(int32_t type);
 double fake_load(uint64_t at, int32_t type);
@@ -18,5 +20,9 @@ struct fake_called {
 	uint64_t workspace;
 };
 void fake_called_with(struct fake_called);
+
+/* cublas.c, under fake_lock: a call of the handle begins: its stream, and whether its pointer mode
+ * is the device's. False: the handle is not right, which is a fault of the caller. */
+bool fake_cublas_begin(const char *name, const void *handle, CUstream *stream, bool *on_device);
 
 #endif

@@ -107,6 +107,12 @@ class Fake:
         workspace = int(self._library.fake_called(name, len(name)))
         return name.value.decode(), workspace
 
+    def settings(self) -> tuple[int, ...]:
+        """The settings of cuBLAS's handle: modes of mathematics, pointers, atomics; target of SMs."""
+        values = (ctypes.c_int * 4)()
+        self._library.fake_settings(values)
+        return tuple(values)
+
     def hold(self, hold: bool) -> None:
         """Host functions, and the work behind them, wait as long as this is true."""
         self._library.fake_hold(int(hold))

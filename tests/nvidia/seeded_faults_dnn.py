@@ -112,8 +112,8 @@ TABLE: Table = {
     "interpose/client/api/remote.c": {
         LAYERS: {
             "no-place-where-null-is-given": (
-                "if (*values)\n\t\t\tmemcpy((void *)*values, outs, *kinds == 'i' ? 4 : 8);",
-                "memcpy((void *)*values, outs, *kinds == 'i' ? 4 : 8);",
+                'strchr("ilm", kinds[i]) && to)',
+                'strchr("ilm", kinds[i]))',
             ),
         },
     },

@@ -49,7 +49,7 @@ TABLE: Table = {
                 "how->op[0],\n\t\t\t      how->op[1],",
                 "how->op[0],\n\t\t\t      how->op[0],",
             ),
-            "no-workspace": ("if (how->workspace)", "if (!how->workspace)"),
+            "no-workspace": ("if (of->workspace)", "if (!of->workspace)"),
             "scalars-in-host-memory": ("call->g.flags & RF_GEMM_SCALARS ? 1 : 0", "0"),
         },
     },
@@ -90,11 +90,19 @@ TABLE: Table = {
             ),
         },
     },
+    "proxy/hal/nvidia/cusolver.c": {
+        DESCRIPTOR: {
+            "descriptors-as-the-library-makes-them": (
+                "slots[0] & RF_JACOBI_SWEEPS",
+                "slots[0] & 128",
+            ),
+        },
+    },
     "proxy/hal/nvidia/calls.c": {
         STRAY: {
             "addresses-of-anything": (
-                "slots[at] && !nvidia_space_has(",
-                "!slots[at] && !nvidia_space_has(",
+                "address && !nvidia_space_has(",
+                "!address && !nvidia_space_has(",
             ),
         },
         ANSWER: {
@@ -110,12 +118,6 @@ TABLE: Table = {
                     "\t\t\t\t\tstrcmp(call->name, name) != 0)"
                 ),
                 "strcmp(call->name, name) != 0 + !library",
-            ),
-        },
-        DESCRIPTOR: {
-            "descriptors-as-the-library-makes-them": (
-                "slots[0] & RF_JACOBI_SWEEPS",
-                "slots[0] & 128",
             ),
         },
         FOLDED: {

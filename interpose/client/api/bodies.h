@@ -206,6 +206,13 @@ int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n
 		const void *alpha, struct operand a, struct operand b, const void *beta,
 		struct operand c, int64_t count, int compute, enum rf_gemm_api, int algorithm);
 int blas_set_workspace(const void *handle, void *workspace, size_t bytes);
+/* While it is true, functions for BLAS only check their parameters. */
+extern _Thread_local bool blas_checking;
+/* A product of other types is not a record: NVIDIA's cuBLAS may have it. */
+bool gemm_is_record(int a, int b, int c, int compute);
+/* The bytes of alpha and beta of a product with an A of this type; of a number; 0: unknown. */
+size_t gemm_scalar_bytes(int compute, int a);
+size_t blas_number_bytes(int type);
 int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, const void *x,
 	       int64_t incx, const void *y, int64_t incy, void *result);
 int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,

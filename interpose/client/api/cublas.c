@@ -1,4 +1,4 @@
-/* cublas.c: handles of cuBLAS, and its matrix products.
+/* cublas.c: handles of cuBLAS, and its matrix products of real numbers.
  *
  * A handle is a number and a few modes in the client; the server does not know it. Every product,
  * of whatever function, becomes one record (struct rf_gemm) in its stream: with scalars by value in
@@ -10,7 +10,31 @@
 
 #include "bodies.h"
 
+static void put_handle(uint64_t *slots, char kind, const void *handle);
+/* Products become records of their own, also of NVIDIA's library. */
+struct remote_library remote_cublas = {
+	.image = RF_LIBRARY_TEXT "cublas",
+	.without = "not supported by rankfold on this device",
+	.handles = HANDLE_BLAS,
+	.put = put_handle,
+	.status = {CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_INVALID_VALUE,
+		   CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_EXECUTION_FAILED},
+};
+
 /* ---- handles ---- */
+
+static void put_handle(uint64_t *slots, char kind, const void *handle)
+{
+	const struct handle *h = handle;
+
+	(void)kind; /* cuBLAS has no descriptors */
+	slots[0] = (uint32_t)h->modes[BLAS_MATH] |
+		   (h->modes[BLAS_POINTERS] ? RF_BLAS_ON_DEVICE : 0) |
+		   (uint64_t)h->modes[BLAS_ATOMICS] << RF_BLAS_ATOMICS;
+	slots[1] = (uint64_t)h->modes[BLAS_SM_COUNT];
+	slots[2] = h->workspace;
+	slots[3] = h->workspace_bytes;
+}
 
 static struct handle *blas_of(const void *handle) { return handle_get(HANDLE_BLAS, handle); }
 
@@ -175,8 +199,9 @@ static int scale_of(int compute)
 	}
 }
 
-/* Accepts the real combinations that cuBLAS documents, except 8-bit floats and int8 results. */
-int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
+/* The type of alpha and beta of a product of these types, if it is a record; otherwise -1. Accepts
+ * the real combinations that cuBLAS documents, except 8-bit floats and int8 results. */
+static int record_scale(int a, int b, int c, int compute)
 {
 	static const struct {
 		int ab, c, scale;
@@ -189,19 +214,66 @@ int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
 	};
 	int scale = scale_of(compute);
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-		if (all[i].ab != a || a != b || all[i].c != c || all[i].scale != scale)
-			continue;
-		m->type_ab = (uint8_t)a;
-		m->type_cd = (uint8_t)c;
-		m->type_scale = (uint8_t)scale;
-		m->compute = (uint32_t)compute;
-		return CUBLAS_STATUS_SUCCESS;
+		if (all[i].ab == a && a == b && all[i].c == c && all[i].scale == scale)
+			return scale;
 	}
-	LOG_ONCE(
-		"a cuBLAS product of cudaDataType %d by %d into %d, cublasComputeType_t %d, is not "
-		"supported by rankfold",
-		a, b, c, compute);
-	return CUBLAS_STATUS_NOT_SUPPORTED;
+	return -1;
+}
+
+bool gemm_is_record(int a, int b, int c, int compute)
+{
+	return record_scale(a, b, c, compute) >= 0;
+}
+
+static bool is_complex_type(int type)
+{
+	return type == CUDA_C_16F || type == CUDA_C_16BF || type == CUDA_C_32F ||
+	       type == CUDA_C_64F || type == CUDA_C_8I;
+}
+
+size_t gemm_scalar_bytes(int compute, int a)
+{
+	int scale = compute == CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT ? CUDA_R_64F
+								      : scale_of(compute);
+	size_t bytes = scale == CUDA_R_16F ? 2 : scale == CUDA_R_64F ? 8 : 4;
+
+	return is_complex_type(a) ? 2 * bytes : bytes;
+}
+
+size_t blas_number_bytes(int type)
+{
+	switch (type) {
+	case CUDA_R_8I:
+	case CUDA_R_8U: return 1;
+	case CUDA_R_16F:
+	case CUDA_R_16BF: return 2;
+	case CUDA_R_32F:
+	case CUDA_R_32I:
+	case CUDA_C_16F:
+	case CUDA_C_16BF: return 4;
+	case CUDA_R_64F:
+	case CUDA_C_32F: return 8;
+	case CUDA_C_64F: return 16;
+	default: return 0;
+	}
+}
+
+int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
+{
+	int scale = record_scale(a, b, c, compute);
+
+	if (scale < 0) {
+		if (!blas_checking)
+			LOG_ONCE("a cuBLAS product of cudaDataType %d by %d into %d, "
+				 "cublasComputeType_t %d, is not supported by rankfold",
+				 a, b, c, compute);
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	m->type_ab = (uint8_t)a;
+	m->type_cd = (uint8_t)c;
+	m->type_scale = (uint8_t)scale;
+	m->compute = (uint32_t)compute;
+	return CUBLAS_STATUS_SUCCESS;
 }
 
 int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on_device)
@@ -374,6 +446,8 @@ int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, con
 		incx = -incx;
 		incy = -incy;
 	}
+	if (blas_checking)
+		return CUBLAS_STATUS_SUCCESS;
 	if (incx < 0 || incy < 0) {
 		LOG_ONCE("a dot product of half-precision vectors, one of them read backwards, "
 			 "is not supported by rankfold");

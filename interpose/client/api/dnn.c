@@ -13,7 +13,7 @@
 
 /* ---- handles ---- */
 
-bool dnn_is_remote(void) { return remote_is_there(&remote_cudnn); }
+bool dnn_is_remote(void) { return remote_serves(&remote_cudnn); }
 
 int dnn_check(const void *handle)
 {

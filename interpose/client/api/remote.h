@@ -21,14 +21,16 @@ struct remote_library {
 		int no_handle, invalid, refused, failed;
 	} status;
 	/* For libraries with other descriptors than struct jacobi: `put` writes one as it is sent
-	 * (NULL: none), and `has_doubles` whether a tensor has doubles. */
+	 * (NULL: none), or a handle's state, and `has_doubles` says whether a tensor has doubles.
+	 */
 	void (*put)(uint64_t *slots, char kind, const void *descriptor);
 	bool (*has_doubles)(const void *tensor);
 	struct module *module; /* under CARRIED_LOCK */
 	_Atomic bool reported;
-	_Atomic int there; /* of remote_is_there: 1, or -1; 0: not known yet */
+	/* 1, or -1; 0: not known yet */
+	_Atomic int there;  /* of remote_is_there */
+	_Atomic int serves; /* of remote_serves */
 };
-/* Products become records of their own, also of NVIDIA's library. */
 extern struct remote_library remote_cusolver, remote_cufft, remote_cublas, remote_cudnn;
 
 struct remote_function {
@@ -37,9 +39,12 @@ struct remote_function {
 	_Atomic bool reported;
 };
 
-/* Calls the library's function with these parameters: numbers and addresses in their order. A
- * status of the library. */
-int remote_call(struct remote_library *, struct remote_function *, const uint64_t *values);
+/* Calls the library's function with these parameters: numbers and addresses in their order.
+ * `sizes`: the bytes of those that are numbers in memory; NULL: there are none. `checked`: what the
+ * client's own check of the parameters gave; if it could not check them, the call waits for the
+ * library's status, if no stream is captured. A status of the library. */
+int remote_call(struct remote_library *, struct remote_function *, const uint64_t *values,
+		const size_t *sizes, int checked);
 /* The same for a function of the proxy's own about the library: `slots` are sent as they are. outs
  * NULL: the call does not wait. */
 int remote_send(struct remote_library *, struct remote_function *, const void *stream,
@@ -50,6 +55,9 @@ int remote_query(struct remote_library *, struct remote_function *, const void *
 		 uint64_t *slots, size_t count, uint64_t *answer, size_t answer_slots);
 /* Whether the job's device has the library, for calls that are served without it, too. */
 bool remote_is_there(struct remote_library *);
+/* The same for those that a process cannot change later: from the first on that is served by the
+ * library, the rank moves only to devices that have it. */
+bool remote_serves(struct remote_library *);
 /* Whether the job's device has the library; if it does not, that is reported once as the failure of
  * the function of this name. 0, or a status of the library. */
 int remote_ready(struct remote_library *, const char *name);

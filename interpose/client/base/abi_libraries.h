@@ -41,11 +41,15 @@ enum {
 	CUDA_R_16BF = 14,
 	CUDA_C_32F = 4,
 	CUDA_C_64F = 5,
+	CUDA_C_16F = 6,
+	CUDA_C_8I = 7,
+	CUDA_R_8U = 8,
+	CUDA_C_16BF = 15,
 };
 typedef int libraryPropertyType;
 typedef struct {
 	unsigned short bits;
-} __half;
+} __half, __nv_bfloat16;
 typedef struct {
 	float x, y;
 } cuComplex;

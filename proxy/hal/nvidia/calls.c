@@ -25,6 +25,7 @@
 
 #define CALL_ARGUMENTS_MAX 32u
 #define CALL_DOUBLES_MAX 2u
+#define NUMBERS_MAX 6u              /* cublasRotmgEx has five */
 #define HOST_BYTES_MAX (1ull << 30) /* of working memory on the host, for one call */
 
 #pragma GCC visibility push(default)
@@ -39,6 +40,7 @@ static const char *const library_names[NVIDIA_LIBRARIES] = {[NVIDIA_CUSOLVER] = 
 							    [NVIDIA_CUDNN] = "cudnn"};
 #define LIBRARY_cusolver NVIDIA_CUSOLVER
 #define LIBRARY_cudnn NVIDIA_CUDNN
+#define LIBRARY_cublas NVIDIA_CUBLAS
 
 static struct nvidia_call calls[] = {
 	{NVIDIA_CUFFT, "cufftMakePlan", NULL, nvidia_fft_make,
@@ -58,8 +60,6 @@ static struct nvidia_call calls[] = {
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
-/* ---- the library's handle and descriptors ---- */
-
 /* NAME of a library that is loaded, or NULL. */
 static void *symbol(enum nvidia_library library, const char *name)
 {
@@ -69,84 +69,27 @@ static void *symbol(enum nvidia_library library, const char *name)
 	return handle ? dlsym(handle, name) : NULL;
 }
 
-/* Calls NAME of cuSOLVER with up to two whole numbers or addresses. */
-static int solver(const char *name, uint64_t a, uint64_t b)
-{
-	int (*function)(uint64_t, uint64_t);
-
-	*(void **)&function = symbol(NVIDIA_CUSOLVER, name);
-	return function ? function(a, b) : -1;
-}
-
-static int solver_open(struct hal_stream *s, void **handle)
-{
-	struct hal_device *device = s->device;
-	int status = 0;
-
-	if (!device->solver)
-		status = solver("cusolverDnCreate", (uint64_t)(uintptr_t)&device->solver, 0);
-	if (!status && !device->solver_params)
-		status = solver("cusolverDnCreateParams",
-				(uint64_t)(uintptr_t)&device->solver_params, 0);
-	if (!status)
-		status = solver("cusolverDnSetStream", (uint64_t)(uintptr_t)device->solver,
-				(uint64_t)(uintptr_t)s->stream);
-	*handle = device->solver;
-	return status;
-}
-
-struct iteration { /* of one kind of descriptor */
-	const char *create, *destroy, *tolerance, *sweeps, *sort;
-};
-static const struct iteration gesvdj = {"cusolverDnCreateGesvdjInfo", "cusolverDnDestroyGesvdjInfo",
-					"cusolverDnXgesvdjSetTolerance",
-					"cusolverDnXgesvdjSetMaxSweeps",
-					"cusolverDnXgesvdjSetSortEig"};
-static const struct iteration syevj = {
-	"cusolverDnCreateSyevjInfo", "cusolverDnDestroySyevjInfo", "cusolverDnXsyevjSetTolerance",
-	"cusolverDnXsyevjSetMaxSweeps", "cusolverDnXsyevjSetSortEig"};
-
-static int iteration_open(const struct iteration *of, const uint64_t *slots, void **made)
-{
-	int (*set_tolerance)(void *, double);
-	uint64_t info;
-	double tolerance;
-	int status;
-
-	*made = NULL;
-	if (!(slots[0] & RF_JACOBI_THERE))
-		return 0;
-	status = solver(of->create, (uint64_t)(uintptr_t)made, 0);
-	info = (uint64_t)(uintptr_t)*made;
-	memcpy(&tolerance, &slots[1], sizeof tolerance);
-	*(void **)&set_tolerance = symbol(NVIDIA_CUSOLVER, of->tolerance);
-	if (!status && slots[0] & RF_JACOBI_TOLERANCE)
-		status = set_tolerance ? set_tolerance(*made, tolerance) : -1;
-	if (!status && slots[0] & RF_JACOBI_SWEEPS)
-		status = solver(of->sweeps, info, slots[2]);
-	if (!status && slots[0] & RF_JACOBI_SORT)
-		status = solver(of->sort, info, slots[3]);
-	return status;
-}
-
 /* ---- a function of remote.def ---- */
 
 struct call_arguments {
-	uint64_t of[CALL_ARGUMENTS_MAX], outs[RF_CALL_OUTS];
+	/* Numbers in memory of the host, which a library may read 16 bytes at a time. */
+	_Alignas(16) uint64_t numbers[NUMBERS_MAX][(RF_FIVE_NUMBERS_SLOTS + 1) & ~1u];
+	uint64_t of[CALL_ARGUMENTS_MAX], outs[RF_CALL_OUTS_MAX];
 	double doubles[CALL_DOUBLES_MAX];
-	uint32_t count, double_count, out_count;
+	uint32_t count, double_count, out_count, number_count;
+	int ignored;    /* that the host has already */
+	bool on_device; /* the mode of cuBLAS's pointers */
 	void *handle;
 	void *iteration, *host; /* made for this call */
-	const struct iteration *kind;
+	char iterates;          /* the kind of `iteration` */
 	struct nvidia_descriptors descriptors;
 };
 
-static int make_iteration(struct call_arguments *a, const struct iteration *kind,
-			  const uint64_t *slots)
+static int make_iteration(struct call_arguments *a, char kind, const uint64_t *slots)
 {
-	int status = iteration_open(kind, slots, &a->iteration);
+	int status = nvidia_iteration_make(kind, slots, &a->iteration);
 
-	a->kind = kind;
+	a->iterates = kind;
 	a->of[a->count++] = (uint64_t)(uintptr_t)a->iteration;
 	return status;
 }
@@ -171,18 +114,35 @@ static int make_dnn(struct call_arguments *a, const struct hal_space *space, cha
 	return status;
 }
 
+static void make_number(struct call_arguments *a, char kind, const uint64_t *slots)
+{
+	uint64_t *number = a->numbers[a->number_count];
+
+	if (!a->on_device) {
+		memcpy(number, slots, rf_slots_of(kind) * sizeof *slots);
+		a->number_count++;
+	}
+	a->of[a->count++] = a->on_device ? *slots : (uint64_t)(uintptr_t)number;
+}
+
 /* One parameter of the function, from the slots that it has. */
 static int make_argument(struct hal_stream *s, const struct hal_space *space, char kind,
 			 const uint64_t *slots, struct call_arguments *a)
 {
 	switch (kind) {
+	case 'b': a->on_device = *slots & RF_BLAS_ON_DEVICE; /* fallthrough */
 	case 'h': a->of[a->count++] = (uint64_t)(uintptr_t)a->handle; return 0;
+	case 'c':
+	case 'C':
+	case 'u':
+	case 'U': make_number(a, kind, slots); return 0;
+	case 'x': a->of[a->count++] = (uint64_t)(uintptr_t)&a->ignored; return 0;
 	case 'd': a->of[a->count++] = (uint64_t)(uintptr_t)s->device->solver_params; return 0;
 	case 'i':
 	case 'l':
 	case 'm': a->of[a->count++] = (uint64_t)(uintptr_t)&a->outs[a->out_count++]; return 0;
 	case 'j':
-	case 'e': return make_iteration(a, kind == 'j' ? &gesvdj : &syevj, slots);
+	case 'e': return make_iteration(a, kind, slots);
 	case 't':
 	case 'a':
 	case 'r':
@@ -209,41 +169,90 @@ static int call_with(void *function, const uint64_t *a, const double *d)
 		 a[25], a[26], a[27], a[28], a[29], a[30], a[31], d[0], d[1]);
 }
 
+static int open_library(struct hal_stream *s, enum nvidia_library library, const uint64_t *slots,
+			void **handle)
+{
+	switch (library) {
+	case NVIDIA_CUBLAS: return nvidia_cublas_open(s, slots, handle);
+	case NVIDIA_CUDNN: return nvidia_dnn_open(s, handle);
+	default: return nvidia_solver_open(s, handle);
+	}
+}
+
+/* Takes the call's results, in the order of its parameters. */
+static void take_outs(const struct call_arguments *a, const char *kinds,
+		      struct nvidia_answer *answer)
+{
+	const uint64_t *out = a->outs;
+	uint32_t number = 0;
+
+	answer->count = 0;
+	for (const char *kind = kinds; *kind; kind++) {
+		uint64_t *to = answer->of + answer->count;
+
+		if (strchr("ilm", *kind))
+			*to = *out++;
+		else if (strchr("uU", *kind))
+			memcpy(to, a->numbers[number], rf_outs_of(*kind) * sizeof *to);
+		number += strchr("cCuU", *kind) != NULL;
+		answer->count += rf_outs_of(*kind);
+	}
+	if (answer->count < RF_CALL_OUTS)
+		answer->count = RF_CALL_OUTS;
+}
+
 static int make_call(struct hal_stream *s, const struct hal_space *space,
-		     const struct nvidia_call *call, const uint64_t *slots, uint64_t *outs)
+		     const struct nvidia_call *call, const uint64_t *slots,
+		     struct nvidia_answer *answer)
 {
 	static struct call_arguments a; /* of the one device thread */
 	int status;
 
 	memset(&a, 0, sizeof a);
-	status = call->library == NVIDIA_CUDNN ? nvidia_dnn_open(s, &a.handle)
-					       : solver_open(s, &a.handle);
 	slots++; /* the answer's address */
+	status = open_library(s, call->library, slots, &a.handle);
 	for (const char *kind = call->kinds; *kind && !status; kind++) {
 		status = make_argument(s, space, *kind, slots, &a);
 		slots += rf_slots_of(*kind);
 	}
 	if (!status)
 		status = call_with(call->function, a.of, a.doubles);
-	if (a.iteration)
-		solver(a.kind->destroy, (uint64_t)(uintptr_t)a.iteration, 0);
+	nvidia_iteration_forget(a.iterates, a.iteration);
 	nvidia_dnn_forget(&a.descriptors);
 	if (a.host && issue_host_function(s, free, a.host))
 		return -1; /* the memory is left: the library may still use it */
-	memcpy(outs, a.outs, sizeof a.outs);
+	take_outs(&a, call->kinds, answer);
 	return status;
 }
 
 /* ---- addresses, answers ---- */
 
+/* The address of memory that a parameter is, or has: 0: it has none. */
+static uint64_t address_in(char kind, const uint64_t *slots, bool on_device)
+{
+	switch (kind) {
+	case 'p':
+	case 'y': return *slots;
+	case 'b': return slots[2];
+	case 'c':
+	case 'C':
+	case 'u':
+	case 'U': return on_device ? *slots : 0;
+	default: return 0;
+	}
+}
+
 /* The number of the first parameter whose memory is not mapped; 0: there is none. */
 static uint32_t stray_parameter(const struct hal_space *space, const struct nvidia_call *call,
 				const uint64_t *slots)
 {
+	bool on_device = slots[1] & RF_BLAS_ON_DEVICE; /* of cuBLAS, whose handle is first */
 	uint32_t at = 1, number = 1;
+	uint64_t address;
 
 	for (const char *kind = call->kinds; *kind; kind++, number++) {
-		if (*kind == 'p' && slots[at] && !nvidia_space_has(space, slots[at]))
+		address = address_in(*kind, slots + at, on_device);
+		if (address && !nvidia_space_has(space, address))
 			return number;
 		at += rf_slots_of(*kind);
 	}
@@ -316,9 +325,9 @@ CUresult nvidia_call(struct hal_stream *s, struct hal_space *space, const struct
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	}
 	answer.count = RF_CALL_OUTS;
-	memset(answer.of, 0, RF_CALL_OUTS * sizeof *answer.of);
+	memset(answer.of, 0, RF_CALL_OUTS_MAX * sizeof *answer.of);
 	status = call->make ? call->make(s, space, slots, call->slots, &answer)
-			    : make_call(s, space, call, slots, answer.of);
+			    : make_call(s, space, call, slots, &answer);
 	snprintf(what, what_bytes, "%s", call->name);
 	if (slots[0])
 		return write_answer(s, space, slots[0], status, &answer);
@@ -395,9 +404,5 @@ void nvidia_calls_close(struct hal_device *device)
 {
 	nvidia_fft_close(device);
 	nvidia_dnn_close(device);
-	if (device->solver_params)
-		solver("cusolverDnDestroyParams", (uint64_t)(uintptr_t)device->solver_params, 0);
-	if (device->solver)
-		solver("cusolverDnDestroy", (uint64_t)(uintptr_t)device->solver, 0);
-	device->solver = device->solver_params = NULL;
+	nvidia_solver_close(device);
 }

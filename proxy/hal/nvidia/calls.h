@@ -1,12 +1,10 @@
-/* calls.h: calls of NVIDIA's libraries for ranks (calls.c), plans of cuFFT (fft.c) and of cuDNN
- * (dnn.c). */
+/* calls.h: calls of NVIDIA's libraries for ranks (calls.c), and what these need of each library. */
 #ifndef RANKFOLD_CUDA_CALLS_H
 #define RANKFOLD_CUDA_CALLS_H
 
 #include "library_call.h"
 #include "nvidia_hal.h"
 
-/* cuBLAS has no functions here: its products are records of their own (cublas.c). */
 enum nvidia_library {
 	NVIDIA_CUSOLVER,
 	NVIDIA_CUFFT,
@@ -40,6 +38,16 @@ int nvidia_fft_make(struct hal_stream *, const struct hal_space *, const uint64_
 int nvidia_fft_execute(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
 		       uint32_t count, struct nvidia_answer *);
 void nvidia_fft_close(struct hal_device *);
+
+/* cublas.c: the device's handle, set to this stream and as the slots say: cublasStatus_t. */
+int nvidia_cublas_open(struct hal_stream *, const uint64_t *slots, void **handle);
+
+/* cusolver.c: the same; descriptors by their kinds: *out is NULL if the slots say that there is
+ * none. */
+int nvidia_solver_open(struct hal_stream *, void **handle);
+int nvidia_iteration_make(char kind, const uint64_t *slots, void **out);
+void nvidia_iteration_forget(char kind, void *made);
+void nvidia_solver_close(struct hal_device *);
 
 /* dnn.c */
 enum { DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_NO_MEMORY = 4003 };

@@ -1,5 +1,6 @@
-/* cublas.c: products of cuBLAS, as the program has called them: the same function of NVIDIA's
- * library with the same numbers, modes and workspace, so that the bits are those of plain CUDA.
+/* cublas.c: the handle of cuBLAS, and products of real numbers, as the program has called them: the
+ * same function of NVIDIA's library with the same numbers, modes and workspace, so that the bits
+ * are those of plain CUDA. (Other functions: calls.c.)
  *
  * There is one handle for the device. A call sets all that a program can set of its own.
  *
@@ -9,7 +10,7 @@
 #include <stdio.h>
 
 #include "blas.h"
-#include "nvidia_hal.h"
+#include "calls.h"
 
 typedef struct cublasContext *handle_t;
 typedef cublasStatus_t one_t(handle_t, int, int, int, int, int, const void *, const void *, int,
@@ -91,19 +92,46 @@ static bool find_functions(char *text, uint32_t text_bytes)
 /* The first failure of several calls. */
 #define TRY(status, call) ((status) = (status) ? (status) : (call))
 
-/* Setting the stream also takes away a workspace, so it is first. */
-static cublasStatus_t set_handle(handle_t h, CUstream stream, const struct rf_gemm_call *call)
-{
-	const struct rf_gemm_how *how = &call->how;
-	cublasStatus_t status = own.cublasSetStream_v2(h, stream);
+struct settings {
+	uint64_t workspace, workspace_bytes;
+	int math, pointers, atomics, sm_count;
+};
 
-	if (how->workspace)
-		TRY(status, own.cublasSetWorkspace_v2(h, (void *)(uintptr_t)how->workspace,
-						      how->workspace_bytes));
-	TRY(status, own.cublasSetMathMode(h, (int)call->g.math));
-	TRY(status, own.cublasSetPointerMode_v2(h, call->g.flags & RF_GEMM_SCALARS ? 1 : 0));
-	TRY(status, own.cublasSetAtomicsMode(h, how->atomics));
-	TRY(status, own.cublasSetSmCountTarget(h, how->sm_count));
+/* The device's handle, set as the program's is. Setting the stream also takes away a workspace, so
+ * it is first. */
+static cublasStatus_t set_handle(struct hal_stream *s, const struct settings *of)
+{
+	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+	handle_t h;
+
+	if (!s->device->cublas)
+		status = own.cublasCreate_v2((handle_t *)&s->device->cublas);
+	h = s->device->cublas;
+	TRY(status, own.cublasSetStream_v2(h, s->stream));
+	if (of->workspace)
+		TRY(status, own.cublasSetWorkspace_v2(h, (void *)(uintptr_t)of->workspace,
+						      of->workspace_bytes));
+	TRY(status, own.cublasSetMathMode(h, of->math));
+	TRY(status, own.cublasSetPointerMode_v2(h, of->pointers));
+	TRY(status, own.cublasSetAtomicsMode(h, of->atomics));
+	TRY(status, own.cublasSetSmCountTarget(h, of->sm_count));
+	return status;
+}
+
+int nvidia_cublas_open(struct hal_stream *s, const uint64_t *slots, void **handle)
+{
+	char text[CUDA_TEXT_BYTES];
+	struct settings settings = {.workspace = slots[2],
+				    .workspace_bytes = slots[3],
+				    .math = (int)(uint32_t)slots[0],
+				    .pointers = slots[0] & RF_BLAS_ON_DEVICE ? 1 : 0,
+				    .atomics = (int)(slots[0] >> RF_BLAS_ATOMICS & 1),
+				    .sm_count = (int)slots[1]};
+	cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+
+	if (find_functions(text, sizeof text))
+		status = set_handle(s, &settings);
+	*handle = s->device->cublas;
 	return status;
 }
 
@@ -190,20 +218,21 @@ static cublasStatus_t multiply(handle_t h, const struct rf_gemm_call *call, cons
 bool nvidia_cublas(struct hal_stream *s, const struct rf_gemm_call *call, cublasStatus_t *status,
 		   char *what, uint32_t what_bytes)
 {
-	struct hal_device *device = s->device;
+	const struct rf_gemm_how *how = &call->how;
+	struct settings settings = {how->workspace,    how->workspace_bytes,
+				    (int)call->g.math, call->g.flags & RF_GEMM_SCALARS ? 1 : 0,
+				    how->atomics,      how->sm_count};
 	struct numbers numbers = {0};
 
 	if (!find_functions(what, what_bytes))
 		return false;
 	*status = CUBLAS_STATUS_SUCCESS;
-	if (!device->cublas)
-		*status = own.cublasCreate_v2((handle_t *)&device->cublas);
-	if (!*status && !numbers_of(call, &numbers))
+	if (!numbers_of(call, &numbers))
 		*status = CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!*status)
-		*status = set_handle(device->cublas, s->stream, call);
+		*status = set_handle(s, &settings);
 	if (!*status)
-		*status = multiply(device->cublas, call, &numbers);
+		*status = multiply(s->device->cublas, call, &numbers);
 	return true;
 }
 

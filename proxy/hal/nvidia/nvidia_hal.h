@@ -15,7 +15,7 @@
  *   tensor_map.c descriptions of tensors
  *   space.c     a rank's addresses, and the window
  *   algorithms.c the algorithm of a product, and the answers of cuBLASLt's heuristic
- *   cublas.c    products by cuBLAS, with the function that the program has called
+ *   cublas.c    the handle of cuBLAS, and products with the function that the program has called
  *   cublaslt.c  products by cuBLASLt
  *   gemm.c      matrix products: what they reach, and what computes them
  *   stream.c    the streams' rings of works
@@ -25,6 +25,7 @@
  *   fft.c       plans of cuFFT
  *   dnn.c       plans of cuDNN
  *   dnn_descriptors.c descriptors of its other functions
+ *   cusolver.c  the handle of cuSOLVER, and descriptors of its functions
  *   calls.c     calls of NVIDIA's libraries
  *   issue.c     submits one work
  *   thread.c    the device thread
