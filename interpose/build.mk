@@ -54,7 +54,8 @@ carried-ptx: $(VENV_READY) ## compile the client's own kernels to PTX, after a c
 $(CLIENT_LIB): $(CLIENT_OBJ) $(INTERPOSE_GEN)/client.map
 	@mkdir -p $(@D)
 	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so \
-		-Wl,--version-script=$(INTERPOSE_GEN)/client.map -o $@ $(CLIENT_OBJ) -lpthread -ldl -static-libgcc -Wl,--exclude-libs,libgcc.a:libgcc_eh.a
+		-Wl,--version-script=$(INTERPOSE_GEN)/client.map -o $@.new $(CLIENT_OBJ) -lpthread -ldl -static-libgcc \
+		-Wl,--exclude-libs,libgcc.a:libgcc_eh.a && mv $@.new $@
 
 # NAME_CUDA, SONAME
 define SHIM_RULE
@@ -62,7 +63,7 @@ $(INTERPOSE_GEN)/shim_$(1).S: $(GENERATED) ;
 $(BUILD)/lib/$(2): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)
 	$$(call SAY,LD,$$@) $$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
 		-Wl,--version-script=$(INTERPOSE_GEN)/shim_$(1).map -Wl,-rpath,'$$$$ORIGIN' \
-		-o $$@ $$< $(CLIENT_LIB)
+		-o $$@.new $$< $(CLIENT_LIB) && mv $$@.new $$@
 endef
 # SONAME, LINK
 define LINK_RULE

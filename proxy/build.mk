@@ -50,9 +50,10 @@ $(BUILD)/obj/proxy/hal/nvidia/kernels.o: proxy/hal/nvidia/kernels/sums.ptx
 gpu-ptx: $(VENV_READY) ## compile the NVIDIA HAL's kernels to PTX, after a change of their source
 	$(PYTHON) -m rankfold.proxy.hal.nvidia.kernels.build
 
+# Renamed when it is whole: a process that starts meanwhile loads the former one.
 $(PROXY_LIB): $(PROXY_OBJ)
 	@mkdir -p $(@D)
-	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -o $@ $^ -lpthread -lm -ldl
+	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -o $@.new $^ -lpthread -lm -ldl && mv $@.new $@
 
 $(PROXY_API): proxy/core/proxy.h
 	@mkdir -p $(@D)
