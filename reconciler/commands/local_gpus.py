@@ -9,15 +9,25 @@ import sys
 from pathlib import Path
 
 from rankfold import nvidia_packages
+from rankfold.job_limits import DEVICES_MAX
 
 
-def missing() -> str:
-    """Why there can be no device of type nvidia here; empty: a driver is installed."""
+class NoGpu(Exception):
+    """There can be no device of type nvidia here; the message says why."""
+
+
+def number() -> int:
+    """How many devices of type nvidia there can be here: one for each GPU that the driver shows, or
+    with RANKFOLD_NVIDIA_SHARE=1 any number. Raises NoGpu if there can be none."""
     try:
-        ctypes.CDLL(os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1"))
+        driver = ctypes.CDLL(os.environ.get("RANKFOLD_CUDA_DRIVER", "libcuda.so.1"))
     except OSError as error:
-        return f"no NVIDIA driver: {error}; install it, or use --device soft"
-    return ""
+        raise NoGpu(f"no NVIDIA driver: {error}; install it, or use --device soft") from None
+    count = ctypes.c_int()
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code or not count.value:
+        raise NoGpu(f"the driver shows no GPU (error {code}); use --device soft")
+    return DEVICES_MAX if os.environ.get("RANKFOLD_NVIDIA_SHARE") == "1" else count.value
 
 
 def library_folders(program: str) -> list[Path]:

@@ -41,7 +41,8 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
     "--gpus",
     type=click.IntRange(1, DEVICES_MAX),
     default=None,
-    help="Devices; default: one for each rank.",
+    help="Devices; default: one for each rank, and no more than this machine has GPUs if they are "
+    "made of type nvidia for the job.",
 )
 @click.option(
     "--device", "kind", type=click.Choice(["soft", "nvidia"]), default=None, help="Kind of device."
@@ -105,8 +106,7 @@ def run(
     made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
     the environment of this command, without CUDA_VISIBLE_DEVICES. Ctrl-C cancels the job.
     """
-    gpus = most_devices(world_size) if gpus is None else gpus
-    if reason := too_many_devices(gpus, world_size):
+    if gpus is not None and (reason := too_many_devices(gpus, world_size)):
         raise click.UsageError(f"--gpus {reason}")
     need_utf8("the argument", command)
     need_utf8("the working directory", [os.getcwd()])
@@ -117,11 +117,10 @@ def run(
         raise click.UsageError(f"--memory {memory} is not {field_rules.DEVICE_MEMORY_WORDS}")
     if capability and not field_rules.is_capability(capability):
         raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
-    if kind == "nvidia" and (missing := local_gpus.missing()):
-        raise click.UsageError(f"--device nvidia: {missing}")
     if name is not None and (problem := field_rules.bad_name(name)):
         raise click.UsageError(f"--name {name}: {problem}")
     snap = snapshot.snapshot(state)
+    gpus = devices_for(snap, world_size, gpus, kind)
     job = Job(
         name or unused_name(snap, command[0]),
         command,
@@ -298,6 +297,26 @@ def run_status(now: Json, interrupted: int) -> int:
         if first:
             return 128 - first if first < 0 else int(first)
     return EXIT_ERROR
+
+
+def devices_for(
+    snap: snapshot.Snapshot, world_size: int, gpus: int | None, kind: str | None
+) -> int:
+    """The number of devices for a job that requests `gpus`. Of a temporary fleet of NVIDIA GPUs it
+    gets no more than there are here: it would wait for the others."""
+    most = most_devices(world_size)
+    if kind == "nvidia" and not permanent_pools(snap):
+        try:
+            here = local_gpus.number()
+        except local_gpus.NoGpu as error:
+            raise click.UsageError(f"--device nvidia: {error}") from None
+        if gpus is not None and gpus > here:
+            shown = count(here, "GPU")
+            raise click.UsageError(
+                f"--gpus {gpus}: the driver shows {shown} (CUDA_VISIBLE_DEVICES?); ranks share one"
+            )
+        most = min(most, here)
+    return most if gpus is None else gpus
 
 
 def permanent_pools(snap: snapshot.Snapshot) -> list[Pool]:

@@ -317,6 +317,20 @@ spec:
 """
 
 
+def test_run_makes_no_more_devices_than_there_are_gpus(rankfold: Rankfold) -> None:
+    """It would wait for the others without an end."""
+    run = ("run", "--world-size", "3", "--device", "nvidia", "--memory", "32MiB", "--name", "three")
+    two = {"RANKFOLD_NVIDIA_SHARE": "0", "RANKFOLD_FAKE_DEVICES": "2"}
+    done = rankfold.run(*run, "--gpus", "3", "--", "true", **two)
+    assert done.returncode == 64
+    assert "--gpus 3: the driver shows 2 GPUs (CUDA_VISIBLE_DEVICES?)" in done.stderr
+    done = rankfold.run(*run, "--", "true", RANKFOLD_FAKE_DEVICES="0")
+    assert done.returncode == 64 and "the driver shows no GPU (error " in done.stderr
+    done = rankfold.run(*run, "--", "true", **two)
+    assert done.returncode == 0, done.stderr
+    assert rankfold.job("three")["gpus"] == 2
+
+
 SEEN = """
 #include <cstdio>
 #include <cuda_runtime.h>
