@@ -108,7 +108,7 @@ class Fake:
         return name.value.decode(), workspace
 
     def settings(self) -> tuple[int, ...]:
-        """The settings of cuBLAS's handle: modes of mathematics, pointers, atomics; target of SMs."""
+        """Settings of cuBLAS's handle: modes of mathematics, pointers, atomics; target of SMs."""
         values = (ctypes.c_int * 4)()
         self._library.fake_settings(values)
         return tuple(values)
