@@ -29,6 +29,8 @@ DTYPES = {"S": np.float32, "D": np.float64, "C": np.complex64, "Z": np.complex12
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 LEFT, RIGHT, LOWER, UPPER, UNIT = 0, 1, 0, 1, 1
 N, T, C = 0, 1, 2
+# Functions that have no form with sizes of 64 bits.
+NARROW = ("rotg", "rotmg", "getr", "matinv", "gels", "tpttr", "trttp")
 
 
 def good(status: int) -> None:
@@ -149,7 +151,7 @@ class Case:
 
     def call(self, name: str, *arguments: Any) -> str:
         """`?` is the type's letter; integers are sizes."""
-        wide = self.wide and not any(word in name for word in ("rotg", "rotmg", "getr"))
+        wide = self.wide and not any(word in name for word in NARROW)
         real = name.replace("?", self.letter) + "_64" * wide
         whole: Callable[[int], Any] = c_int64 if wide else c_int
         passed = [whole(a) if isinstance(a, int) else a for a in arguments]
@@ -833,4 +835,5 @@ def main() -> None:
     after_a_reset()
 
 
-main()
+if __name__ == "__main__":
+    main()

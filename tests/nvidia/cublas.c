@@ -272,12 +272,21 @@ OF_TYPE(Sgemm, CUDA_R_32F, _v2)
 OF_TYPE(Dgemm, CUDA_R_64F, _v2)
 OF_TYPE(Hgemm, CUDA_R_16F, )
 
+static bool is_complex(int type) { return type == 4 || type == 5; }
+
+#define U(x) (uint64_t)(x)
 EXPORT cublasStatus_t cublasGemmEx(handle_t h, SIZES, const void *alpha, const void *a, int ta,
 				   int lda, const void *b, int tb, int ldb, const void *beta,
 				   void *c, int tc, int ldc, int compute, int algorithm)
 {
 	PRODUCT(PLACES, .ab = ta, .c = tc, .scale = scale_of(compute));
 
+	if (is_complex(ta)) /* as all are passed: each in 64 bits */
+		return fake_complex_product("cublasGemmEx", FAKE_ONE, false,
+					    (uint64_t[24]){U(h), U(opa), U(opb), U(m), U(n), U(k),
+							   U(alpha), U(a), U(ta), U(lda), U(b),
+							   U(tb), U(ldb), U(beta), U(c), U(tc),
+							   U(ldc), U(compute), U(algorithm)});
 	BEGIN(cublasGemmEx);
 	if (ta != tb || algorithm < -1)
 		return fake_end(CUBLAS_STATUS_NOT_SUPPORTED);
@@ -293,6 +302,13 @@ EXPORT cublasStatus_t cublasGemmStridedBatchedEx(handle_t h, SIZES, const void *
 {
 	PRODUCT(PLACES, .ab = ta, .c = tc, .scale = scale_of(compute), .step = {as, bs, cs});
 
+	if (is_complex(ta))
+		return fake_complex_product(
+			"cublasGemmStridedBatchedEx", FAKE_STRIDED, false,
+			(uint64_t[24]){U(h),     U(opa), U(opb),   U(m),      U(n),  U(k),
+				       U(alpha), U(a),   U(ta),    U(lda),    U(as), U(b),
+				       U(tb),    U(ldb), U(bs),    U(beta),   U(c),  U(tc),
+				       U(ldc),   U(cs),  U(count), U(compute)});
 	BEGIN(cublasGemmStridedBatchedEx);
 	p.count = count;
 	if (ta != tb || algorithm < -1)
@@ -307,6 +323,12 @@ EXPORT cublasStatus_t cublasGemmBatchedEx(handle_t h, SIZES, const void *alpha, 
 {
 	PRODUCT(PLACES, .ab = ta, .c = tc, .scale = scale_of(compute), .listed = true);
 
+	if (is_complex(ta))
+		return fake_complex_product("cublasGemmBatchedEx", FAKE_LISTED, false,
+					    (uint64_t[24]){U(h), U(opa), U(opb), U(m), U(n), U(k),
+							   U(alpha), U(a), U(ta), U(lda), U(b),
+							   U(tb), U(ldb), U(beta), U(c), U(tc),
+							   U(ldc), U(count), U(compute)});
 	BEGIN(cublasGemmBatchedEx);
 	p.count = count;
 	if (ta != tb || algorithm < -1)

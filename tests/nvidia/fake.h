@@ -25,8 +25,8 @@
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
  * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
- * are blas.c: cuBLASLt, cublas.c, routines.c and matrices.c: cuBLAS, fft.c: cuFFT, solver.c:
- * cuSOLVER, dnn.c and dnn_calls.c: cuDNN, cupti.c: CUPTI.
+ * are blas.c: cuBLASLt, cublas.c, routines.c, matrices.c and factors.c: cuBLAS, fft.c: cuFFT,
+ * solver.c: cuSOLVER, dnn.c and dnn_calls.c: cuDNN, cupti.c: CUPTI.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H

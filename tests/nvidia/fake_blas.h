@@ -25,4 +25,8 @@ void fake_called_with(struct fake_called);
  * is the device's. False: the handle is not right, which is a fault of the caller. */
 bool fake_cublas_begin(const char *name, const void *handle, CUstream *stream, bool *on_device);
 
+/* factors.c: a product of complex numbers by their cudaDataType, with all of its parameters. */
+enum fake_batch { FAKE_ONE, FAKE_LISTED, FAKE_STRIDED };
+int fake_complex_product(const char *name, enum fake_batch, bool wide, const uint64_t *parameters);
+
 #endif

@@ -4,23 +4,11 @@
  * that it may write.
  */
 #include <stdlib.h>
-#include <string.h>
 
-#include "routines.h"
+#include "matrices.h"
 
 enum { LOWER, UPPER };
 enum { LEFT, RIGHT };
-enum storage { WHOLE, BAND, PACKED };
-enum shape { GENERAL, TRIANGLE, SYMMETRIC, HERMITIAN };
-
-struct stored {
-	uint64_t at;
-	int type, op;
-	enum shape shape;
-	enum storage storage;
-	int64_t rows, columns, ld, below, above; /* as stored */
-	bool upper, unit;
-};
 
 static int64_t place(const struct stored *m, int64_t i, int64_t j)
 {
@@ -58,22 +46,15 @@ static number as_stored(const struct stored *m, int64_t i, int64_t j)
 	return m->shape == HERMITIAN && i == j ? creal(x) : x;
 }
 
-struct dense {
-	int64_t rows, columns;
-	number *of; /* by columns */
-};
-
-static struct dense dense_new(int64_t rows, int64_t columns)
+struct dense dense_new(int64_t rows, int64_t columns)
 {
 	uint64_t count = (uint64_t)(rows * columns);
 
 	return (struct dense){rows, columns, calloc(count ? count : 1, sizeof(number))};
 }
 
-static number *in(const struct dense *m, int64_t i, int64_t j) { return m->of + i + j * m->rows; }
-
 /* op(M). */
-static struct dense dense_of(const struct stored *m)
+struct dense dense_of(const struct stored *m)
 {
 	bool turned = m->op != OP_N;
 	struct dense to = turned ? dense_new(m->columns, m->rows) : dense_new(m->rows, m->columns);
@@ -87,7 +68,7 @@ static struct dense dense_of(const struct stored *m)
 	return to;
 }
 
-static void store(const struct stored *m, const struct dense *from)
+void dense_store(const struct stored *m, const struct dense *from)
 {
 	for (int64_t j = 0; j < from->columns; j++)
 		for (int64_t i = 0; i < from->rows; i++)
@@ -96,8 +77,8 @@ static void store(const struct stored *m, const struct dense *from)
 }
 
 /* to += factor * A * B; B's elements or those of its transpose, as they are or conjugate. */
-static void add_product(const struct dense *to, number factor, const struct dense *a,
-			const struct dense *b, bool turned, bool conjugate)
+void dense_add(const struct dense *to, number factor, const struct dense *a, const struct dense *b,
+	       bool turned, bool conjugate)
 {
 	for (int64_t j = 0; j < to->columns; j++)
 		for (int64_t i = 0; i < to->rows; i++)
@@ -122,7 +103,7 @@ static struct dense scaled(const struct stored *c, number beta)
 }
 
 /* The solution X of A X = B, in B; A is a triangle. */
-static void solve(const struct dense *a, bool upper, const struct dense *b)
+void dense_solve(const struct dense *a, bool upper, const struct dense *b)
 {
 	for (int64_t j = 0; j < b->columns; j++)
 		for (int64_t n = 0; n < a->rows; n++) {
@@ -145,14 +126,12 @@ static struct dense turned_of(const struct dense *m)
 	return to;
 }
 
-static void drop(struct dense *m) { free(m->of); }
+void dense_drop(struct dense *m) { free(m->of); }
 
 /* ---- operands ---- */
 
-#define INT(k) whole_of(c, k)
-
 /* A matrix at parameter k, its leading dimension after it. */
-static struct stored matrix(const struct call *c, int k, int64_t rows, int64_t columns)
+struct stored stored_matrix(const struct call *c, int k, int64_t rows, int64_t columns)
 {
 	return (struct stored){c->at[k],           c->type,         OP_N, .rows = rows,
 			       .columns = columns, .ld = INT(k + 1)};
@@ -160,7 +139,8 @@ static struct stored matrix(const struct call *c, int k, int64_t rows, int64_t c
 
 static struct stored operand(const struct call *c, int k, int op, int64_t rows, int64_t columns)
 {
-	struct stored m = op ? matrix(c, k, columns, rows) : matrix(c, k, rows, columns);
+	struct stored m = op ? stored_matrix(c, k, columns, rows)
+			     : stored_matrix(c, k, rows, columns);
 
 	m.op = op;
 	return m;
@@ -179,12 +159,12 @@ static void store_vector(const struct stored *x, const struct dense *from)
 {
 	struct dense row = turned_of(from);
 
-	store(x, &row);
-	drop(&row);
+	dense_store(x, &row);
+	dense_drop(&row);
 }
 
 /* One half of a square matrix: its parameter, and, of bands, the one with their number. */
-static struct stored half(const struct call *c, int k, int uplo, int64_t n, enum shape shape,
+struct stored stored_half(const struct call *c, int k, int uplo, int64_t n, enum shape shape,
 			  enum storage storage, int64_t diagonals)
 {
 	bool upper = c->at[uplo] == UPPER;
@@ -209,26 +189,26 @@ static void times_vector(const struct call *c, const struct stored *a, int alpha
 	struct stored from = vector(c, x, left.columns), to = vector(c, beta + 1, left.rows);
 	struct dense v = dense_of(&from), sum = scaled(&to, factor_of(c, beta));
 
-	add_product(&sum, factor_of(c, alpha), &left, &v, false, false);
+	dense_add(&sum, factor_of(c, alpha), &left, &v, false, false);
 	store_vector(&to, &sum);
-	drop(&left);
-	drop(&v);
-	drop(&sum);
+	dense_drop(&left);
+	dense_drop(&v);
+	dense_drop(&sum);
 }
 
 /* Call `c` with the addresses of product b, in a list, or steps apart (parameters of 64 bits after
  * the leading dimensions). */
-enum batch { ONE, LISTED, STRIDED };
-static struct call product_of(const struct call *c, int64_t b, enum batch batch, const int *places)
+struct call fake_product_of(const struct call *c, int64_t b, enum fake_batch batch,
+			    const int *places)
 {
 	struct call one = *c;
 
 	for (int i = 0; places[i]; i++) {
 		int k = places[i];
 
-		if (batch == LISTED)
+		if (batch == FAKE_LISTED)
 			one.at[k] = ((const uint64_t *)c->at[k])[b];
-		if (batch == STRIDED)
+		if (batch == FAKE_STRIDED)
 			one.at[k] += (uint64_t)(b * (int64_t)c->at[k + 2]) * number_bytes(c->type);
 	}
 	return one;
@@ -242,22 +222,22 @@ static void gemv(const struct call *all)
 	int64_t count = all->variant ? whole_of(all, counts[all->variant]) : 1;
 
 	for (int64_t b = 0; b < count; b++) {
-		struct call one = product_of(all, b, (enum batch)all->variant,
-					     places[all->variant]);
+		struct call one = fake_product_of(all, b, (enum fake_batch)all->variant,
+						  places[all->variant]);
 		const struct call *c = &one;
-		struct stored a = matrix(c, 5, INT(2), INT(3));
+		struct stored a = stored_matrix(c, 5, INT(2), INT(3));
 
 		a.op = (int)c->at[1];
 		times_vector(c, &a, 4, x, y - 1);
 	}
 }
-FOUR(gemv_v2, "ennapnpnapn", gemv, ONE)
-FOUR(gemvBatched, "ennapnpnapnn", gemv, LISTED)
-FOUR(gemvStridedBatched, "ennapnlpnlapnln", gemv, STRIDED)
+FOUR(gemv_v2, "ennapnpnapn", gemv, FAKE_ONE)
+FOUR(gemvBatched, "ennapnpnapnn", gemv, FAKE_LISTED)
+FOUR(gemvStridedBatched, "ennapnlpnlapnln", gemv, FAKE_STRIDED)
 
 static void gbmv(const struct call *c)
 {
-	struct stored a = matrix(c, 7, INT(2), INT(3));
+	struct stored a = stored_matrix(c, 7, INT(2), INT(3));
 
 	a.storage = BAND;
 	a.below = INT(4);
@@ -269,7 +249,7 @@ FOUR(gbmv_v2, "ennnnapnpnapn", gbmv, 0)
 
 static void symv(const struct call *c) /* uplo, n, alpha, A, ld, x, … */
 {
-	struct stored a = half(c, 4, 1, INT(2), (enum shape)c->variant, WHOLE, 0);
+	struct stored a = stored_half(c, 4, 1, INT(2), (enum shape)c->variant, WHOLE, 0);
 
 	times_vector(c, &a, 3, 6, 8);
 }
@@ -278,7 +258,7 @@ PAIRS(hemv_v2, "enapnpnapn", symv, HERMITIAN)
 
 static void sbmv(const struct call *c) /* uplo, n, k, alpha, A, ld, x, … */
 {
-	struct stored a = half(c, 5, 1, INT(2), (enum shape)c->variant, BAND, INT(3));
+	struct stored a = stored_half(c, 5, 1, INT(2), (enum shape)c->variant, BAND, INT(3));
 
 	times_vector(c, &a, 4, 7, 9);
 }
@@ -287,7 +267,7 @@ PAIRS(hbmv_v2, "ennapnpnapn", sbmv, HERMITIAN)
 
 static void spmv(const struct call *c) /* uplo, n, alpha, AP, x, … */
 {
-	struct stored a = half(c, 4, 1, INT(2), (enum shape)c->variant, PACKED, 0);
+	struct stored a = stored_half(c, 4, 1, INT(2), (enum shape)c->variant, PACKED, 0);
 
 	times_vector(c, &a, 3, 5, 7);
 }
@@ -297,7 +277,7 @@ PAIRS(hpmv_v2, "enappnapn", spmv, HERMITIAN)
 static struct stored triangle(const struct call *c, int k, int uplo, int64_t n,
 			      enum storage storage, int64_t diagonals)
 {
-	struct stored a = half(c, k, uplo, n, TRIANGLE, storage, diagonals);
+	struct stored a = stored_half(c, k, uplo, n, TRIANGLE, storage, diagonals);
 
 	a.op = (int)c->at[uplo + 1];
 	a.unit = c->at[uplo + 2] == 1;
@@ -305,7 +285,7 @@ static struct stored triangle(const struct call *c, int k, int uplo, int64_t n,
 }
 
 /* op(A) is upper: it is stored so, or its transpose is. */
-static bool is_upper(const struct stored *a) { return a->upper == (a->op == OP_N); }
+bool stored_is_upper(const struct stored *a) { return a->upper == (a->op == OP_N); }
 
 /* In place: A x, or the solution of A y = x. */
 enum { TIMES, SOLVE };
@@ -315,13 +295,13 @@ static void triangle_and_vector(const struct call *c, const struct stored *a, in
 	struct stored at = vector(c, x, left.rows);
 	struct dense v = dense_of(&at);
 
-	add_product(&product, 1, &left, &v, false, false);
+	dense_add(&product, 1, &left, &v, false, false);
 	if (c->variant == SOLVE)
-		solve(&left, is_upper(a), &v);
+		dense_solve(&left, stored_is_upper(a), &v);
 	store_vector(&at, c->variant == SOLVE ? &v : &product);
-	drop(&left);
-	drop(&product);
-	drop(&v);
+	dense_drop(&left);
+	dense_drop(&product);
+	dense_drop(&v);
 }
 
 static void trv(const struct call *c)
@@ -354,14 +334,14 @@ FOUR(tpsv_v2, "eeenppn", tpv, SOLVE)
 static void ger(const struct call *c)
 {
 	struct stored x = vector(c, 4, INT(1)), y = vector(c, 6, INT(2));
-	struct stored a = matrix(c, 8, INT(1), INT(2));
+	struct stored a = stored_matrix(c, 8, INT(1), INT(2));
 	struct dense left = dense_of(&x), right = dense_of(&y), sum = dense_of(&a);
 
-	add_product(&sum, factor_of(c, 3), &left, &right, true, c->variant);
-	store(&a, &sum);
-	drop(&left);
-	drop(&right);
-	drop(&sum);
+	dense_add(&sum, factor_of(c, 3), &left, &right, true, c->variant);
+	dense_store(&a, &sum);
+	dense_drop(&left);
+	dense_drop(&right);
+	dense_drop(&sum);
 }
 REALS(ger_v2, "nnapnpnpn", ger, false)
 PAIRS(geru_v2, "nnapnpnpn", ger, false)
@@ -374,13 +354,13 @@ static void update(const struct stored *a, number alpha, number beta, const stru
 	bool hermitian = a->shape == HERMITIAN;
 	struct dense sum = scaled(a, beta);
 
-	add_product(&sum, alpha, x, y, true, hermitian);
+	dense_add(&sum, alpha, x, y, true, hermitian);
 	if (twice)
-		add_product(&sum, hermitian ? conj(alpha) : alpha, y, x, true, hermitian);
+		dense_add(&sum, hermitian ? conj(alpha) : alpha, y, x, true, hermitian);
 	for (int64_t i = 0; hermitian && i < a->rows; i++)
 		*in(&sum, i, i) = creal(*in(&sum, i, i));
-	store(a, &sum);
-	drop(&sum);
+	dense_store(a, &sum);
+	dense_drop(&sum);
 }
 
 /* uplo, n, alpha, x, (y,) A: the variant is the shape; of updates by two vectors, and of packed
@@ -389,14 +369,14 @@ enum { TWO = 16, IN_PACK = 32, SHAPE = 15 };
 static void syr(const struct call *c)
 {
 	bool two = c->variant & TWO;
-	struct stored a = half(c, two ? 8 : 6, 1, INT(2), (enum shape)(c->variant & SHAPE),
-			       c->variant & IN_PACK ? PACKED : WHOLE, 0);
+	struct stored a = stored_half(c, two ? 8 : 6, 1, INT(2), (enum shape)(c->variant & SHAPE),
+				      c->variant & IN_PACK ? PACKED : WHOLE, 0);
 	struct stored x = vector(c, 4, INT(2)), y = vector(c, two ? 6 : 4, INT(2));
 	struct dense left = dense_of(&x), right = dense_of(&y);
 
 	update(&a, factor_of(c, 3), 1, &left, &right, two);
-	drop(&left);
-	drop(&right);
+	dense_drop(&left);
+	dense_drop(&right);
 }
 FOUR(syr_v2, "enapnpn", syr, SYMMETRIC)
 PAIRS(her_v2, "enrpnpn", syr, HERMITIAN)
@@ -414,15 +394,15 @@ static void multiply(const struct stored *to, number alpha, const struct stored 
 {
 	struct dense left = dense_of(a), right = dense_of(b), sum = scaled(to, beta);
 
-	add_product(&sum, alpha, &left, &right, false, false);
-	store(to, &sum);
-	drop(&left);
-	drop(&right);
-	drop(&sum);
+	dense_add(&sum, alpha, &left, &right, false, false);
+	dense_store(to, &sum);
+	dense_drop(&left);
+	dense_drop(&right);
+	dense_drop(&sum);
 }
 
 /* opa, opb, m, n, k, alpha, A, B, beta, C, with lists or steps. */
-static void gemm(const struct call *all)
+void fake_gemm(const struct call *all)
 {
 	static const int places[][4] = {{7, 9, 12}, {7, 9, 12}, {7, 10, 14}};
 	static const int counts[] = {0, 14, 17};
@@ -430,25 +410,27 @@ static void gemm(const struct call *all)
 	int64_t count = all->variant ? whole_of(all, counts[all->variant]) : 1;
 
 	for (int64_t i = 0; i < count; i++) {
-		struct call one = product_of(all, i, (enum batch)all->variant, at);
+		struct call one = fake_product_of(all, i, (enum fake_batch)all->variant, at);
 		const struct call *c = &one;
 		struct stored a = operand(c, at[0], (int)c->at[1], INT(3), INT(5));
 		struct stored b = operand(c, at[1], (int)c->at[2], INT(5), INT(4));
-		struct stored d = matrix(c, at[2], INT(3), INT(4));
+		struct stored d = stored_matrix(c, at[2], INT(3), INT(4));
 
 		multiply(&d, factor_of(c, 6), &a, &b, factor_of(c, at[2] - 1));
 	}
 }
-PAIRS(gemm_v2, "eennnapnpnapn", gemm, ONE)
-PAIRS(gemm3m, "eennnapnpnapn", gemm, ONE)
-PAIRS(gemmBatched, "eennnapnpnapnn", gemm, LISTED)
-PAIRS(gemmStridedBatched, "eennnapnlpnlapnln", gemm, STRIDED)
+PAIRS(gemm_v2, "eennnapnpnapn", fake_gemm, FAKE_ONE)
+PAIRS(gemm3m, "eennnapnpnapn", fake_gemm, FAKE_ONE)
+PAIRS(gemmBatched, "eennnapnpnapnn", fake_gemm, FAKE_LISTED)
+PAIRS(gemmStridedBatched, "eennnapnlpnlapnln", fake_gemm, FAKE_STRIDED)
 
 static void symm(const struct call *c) /* side, uplo, m, n, alpha, A, B, beta, C */
 {
 	bool right = c->at[1] == RIGHT;
-	struct stored a = half(c, 6, 2, right ? INT(4) : INT(3), (enum shape)c->variant, WHOLE, 0);
-	struct stored b = matrix(c, 8, INT(3), INT(4)), d = matrix(c, 11, INT(3), INT(4));
+	struct stored a = stored_half(c, 6, 2, right ? INT(4) : INT(3), (enum shape)c->variant,
+				      WHOLE, 0);
+	struct stored b = stored_matrix(c, 8, INT(3), INT(4)),
+		      d = stored_matrix(c, 11, INT(3), INT(4));
 
 	multiply(&d, factor_of(c, 5), right ? &b : &a, right ? &a : &b, factor_of(c, 10));
 }
@@ -461,13 +443,13 @@ static void syrk(const struct call *c) /* uplo, op, n, k, alpha, A, (B,) beta, C
 	bool both = c->variant & (TWO | OTHER);
 	struct stored a = operand(c, 6, (int)c->at[2], INT(3), INT(4));
 	struct stored b = operand(c, both ? 8 : 6, (int)c->at[2], INT(3), INT(4));
-	struct stored d = half(c, both ? 11 : 9, 1, INT(3), (enum shape)(c->variant & SHAPE), WHOLE,
-			       0);
+	struct stored d = stored_half(c, both ? 11 : 9, 1, INT(3), (enum shape)(c->variant & SHAPE),
+				      WHOLE, 0);
 	struct dense left = dense_of(&a), right = dense_of(&b);
 
 	update(&d, factor_of(c, 5), factor_of(c, both ? 10 : 8), &left, &right, c->variant & TWO);
-	drop(&left);
-	drop(&right);
+	dense_drop(&left);
+	dense_drop(&right);
 }
 FOUR(syrk_v2, "eennapnapn", syrk, SYMMETRIC)
 PAIRS(herk_v2, "eennrpnrpn", syrk, HERMITIAN)
@@ -480,7 +462,8 @@ static void trmm(const struct call *c) /* side, uplo, op, diag, m, n, alpha, A, 
 {
 	bool right = c->at[1] == RIGHT;
 	struct stored a = triangle(c, 8, 2, right ? INT(6) : INT(5), WHOLE, 0);
-	struct stored b = matrix(c, 10, INT(5), INT(6)), d = matrix(c, 12, INT(5), INT(6));
+	struct stored b = stored_matrix(c, 10, INT(5), INT(6)),
+		      d = stored_matrix(c, 12, INT(5), INT(6));
 
 	multiply(&d, factor_of(c, 7), right ? &b : &a, right ? &a : &b, 0);
 }
@@ -494,17 +477,17 @@ static void solve_matrix(const struct stored *a, const struct stored *b, number 
 		struct dense other = turned_of(&left);
 
 		turned = turned_of(&x);
-		solve(&other, !is_upper(a), &turned);
-		drop(&other);
-		drop(&x);
+		dense_solve(&other, !stored_is_upper(a), &turned);
+		dense_drop(&other);
+		dense_drop(&x);
 		x = turned_of(&turned);
-		drop(&turned);
+		dense_drop(&turned);
 	} else {
-		solve(&left, is_upper(a), &x);
+		dense_solve(&left, stored_is_upper(a), &x);
 	}
-	store(b, &x);
-	drop(&left);
-	drop(&x);
+	dense_store(b, &x);
+	dense_drop(&left);
+	dense_drop(&x);
 }
 
 static void trsm(const struct call *all)
@@ -512,138 +495,49 @@ static void trsm(const struct call *all)
 	int64_t count = all->variant ? whole_of(all, 12) : 1;
 
 	for (int64_t i = 0; i < count; i++) {
-		struct call one = product_of(all, i, (enum batch)all->variant, (int[]){8, 10, 0});
+		struct call one = fake_product_of(all, i, (enum fake_batch)all->variant,
+						  (int[]){8, 10, 0});
 		const struct call *c = &one;
 		bool right = c->at[1] == RIGHT;
 		struct stored a = triangle(c, 8, 2, right ? INT(6) : INT(5), WHOLE, 0);
-		struct stored b = matrix(c, 10, INT(5), INT(6));
+		struct stored b = stored_matrix(c, 10, INT(5), INT(6));
 
 		solve_matrix(&a, &b, factor_of(c, 7), right);
 	}
 }
-FOUR(trsm_v2, "eeeennapnpn", trsm, ONE)
-FOUR(trsmBatched, "eeeennapnpnn", trsm, LISTED)
+FOUR(trsm_v2, "eeeennapnpn", trsm, FAKE_ONE)
+FOUR(trsmBatched, "eeeennapnpnn", trsm, FAKE_LISTED)
 
 static void geam(const struct call *c) /* opa, opb, m, n, alpha, A, beta, B, C */
 {
 	struct stored a = operand(c, 6, (int)c->at[1], INT(3), INT(4));
 	struct stored b = operand(c, 9, (int)c->at[2], INT(3), INT(4));
-	struct stored d = matrix(c, 11, INT(3), INT(4));
+	struct stored d = stored_matrix(c, 11, INT(3), INT(4));
 	struct dense left = scaled(&a, factor_of(c, 5)), right = scaled(&b, factor_of(c, 8));
 	struct dense sum = dense_new(d.rows, d.columns);
 
 	for (int64_t i = 0; i < d.rows * d.columns; i++)
 		sum.of[i] = left.of[i] + right.of[i];
-	store(&d, &sum);
-	drop(&left);
-	drop(&right);
-	drop(&sum);
+	dense_store(&d, &sum);
+	dense_drop(&left);
+	dense_drop(&right);
+	dense_drop(&sum);
 }
 FOUR(geam, "eennapnapnpn", geam, 0)
 
 static void dgmm(const struct call *c) /* side, m, n, A, x, C */
 {
 	bool right = c->at[1] == RIGHT;
-	struct stored a = matrix(c, 4, INT(2), INT(3)), d = matrix(c, 8, INT(2), INT(3));
+	struct stored a = stored_matrix(c, 4, INT(2), INT(3)),
+		      d = stored_matrix(c, 8, INT(2), INT(3));
 	struct stored x = vector(c, 6, right ? INT(3) : INT(2));
 	struct dense m = dense_of(&a), v = dense_of(&x);
 
 	for (int64_t j = 0; j < m.columns; j++)
 		for (int64_t i = 0; i < m.rows; i++)
 			*in(&m, i, j) *= v.of[right ? j : i];
-	store(&d, &m);
-	drop(&m);
-	drop(&v);
+	dense_store(&d, &m);
+	dense_drop(&m);
+	dense_drop(&v);
 }
 FOUR(dgmm, "ennpnpnpn", dgmm, 0)
-
-/* ---- LU, of lists ---- */
-
-#define EACH(name, kinds, function)                                                                \
-	ENTRY(cublasS##name, CUDA_R_32F, false, kinds, function, 0)                                \
-	ENTRY(cublasD##name, CUDA_R_64F, false, kinds, function, 0)                                \
-	ENTRY(cublasC##name, FAKE_C_32F, false, kinds, function, 0)                                \
-	ENTRY(cublasZ##name, FAKE_C_64F, false, kinds, function, 0)
-
-static void swap_rows(const struct dense *m, int64_t i, int64_t other)
-{
-	for (int64_t j = 0; j < m->columns; j++) {
-		number kept = *in(m, i, j);
-
-		*in(m, i, j) = *in(m, other, j);
-		*in(m, other, j) = kept;
-	}
-}
-
-static int factor(const struct dense *m, int *pivots)
-{
-	int info = 0;
-
-	for (int64_t k = 0; k < m->rows; k++) {
-		int64_t best = k;
-
-		for (int64_t i = k + 1; pivots && i < m->rows; i++)
-			if (cabs(*in(m, i, k)) > cabs(*in(m, best, k)))
-				best = i;
-		if (pivots) {
-			swap_rows(m, k, best);
-			pivots[k] = (int)best + 1;
-		}
-		if (*in(m, k, k) == 0) {
-			info = info ? info : (int)k + 1;
-			continue;
-		}
-		for (int64_t i = k + 1; i < m->rows; i++) {
-			*in(m, i, k) /= *in(m, k, k);
-			for (int64_t j = k + 1; j < m->columns; j++)
-				*in(m, i, j) -= *in(m, i, k) * *in(m, k, j);
-		}
-	}
-	return info;
-}
-
-static void getrf(const struct call *all) /* n, A, lda, P, info, count */
-{
-	for (int64_t i = 0; i < whole_of(all, 6); i++) {
-		struct call one = product_of(all, i, LISTED, (int[]){2, 0});
-		const struct call *c = &one;
-		struct stored a = matrix(c, 2, INT(1), INT(1));
-		struct dense m = dense_of(&a);
-
-		((int *)c->at[5])[i] = factor(&m, c->at[4] ? (int *)c->at[4] + i * INT(1) : NULL);
-		store(&a, &m);
-		drop(&m);
-	}
-}
-EACH(getrfBatched, "npnppn", getrf)
-
-static void getrs(const struct call *all) /* op, n, columns, A, lda, P, B, ldb, info, count */
-{
-	for (int64_t i = 0; i < whole_of(all, 10); i++) {
-		struct call one = product_of(all, i, LISTED, (int[]){4, 7, 0});
-		const struct call *c = &one;
-		const int *pivots = c->at[6] ? (const int *)c->at[6] + i * INT(2) : NULL;
-		bool turned = c->at[1] != OP_N;
-		struct stored a = matrix(c, 4, INT(2), INT(2)), b = matrix(c, 7, INT(2), INT(3));
-		struct dense x = dense_of(&b);
-
-		a.op = (int)c->at[1];
-		a.shape = TRIANGLE;
-		for (int64_t k = 0; !turned && pivots && k < x.rows; k++)
-			swap_rows(&x, k, pivots[k] - 1);
-		for (int half = 0; half < 2; half++) { /* the lower one is first, if not turned */
-			struct dense m;
-
-			a.upper = turned == !half;
-			a.unit = !a.upper;
-			m = dense_of(&a);
-			solve(&m, is_upper(&a), &x);
-			drop(&m);
-		}
-		for (int64_t k = x.rows - 1; turned && pivots && k >= 0; k--)
-			swap_rows(&x, k, pivots[k] - 1);
-		store(&b, &x);
-		drop(&x);
-	}
-}
-EACH(getrsBatched, "ennpnppnhn", getrs)

@@ -4,6 +4,7 @@ workspace and numbers; results, errors and captures are as elsewhere."""
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from softgpu.harness import CHUNK, Device, Space
 
 from support.fleet import Fleet, MiB, until
 from support.leaks import State
+from support.native import REPOSITORY
 
 from .fake_driver import Fake
 from .test_libraries import asked, call, of_library
@@ -134,6 +136,24 @@ def test_programs_get_nvidias_routines(faults: Path, state: State, types: str) -
     """The fake driver does not have the client's kernels: none of them has run."""
     kinds = ("nvidia", "nvidia")
     run_spread_and_folded(state, "1", "5", types, kinds=kinds, **{"half backwards": 0})
+    assert not faults.exists()
+
+
+def test_functions_that_only_nvidias_library_has(faults: Path, state: State) -> None:
+    """On other devices their first call is refused by name."""
+    program = str(Path(__file__).with_name("inverses_program.py"))
+    env = {"PYTHONPATH": str(REPOSITORY / "tests")}
+    with Fleet(state, memory=16 * MiB, kinds=("nvidia", "soft")) as fleet:
+        command = [sys.executable, program, "1", "5", "SDCZ"]
+        folded = fleet.start("folded", command, [0, 0], env, memory=16 * MiB)
+        assert folded.wait() == [0, 0], folded.errors(0) + folded.errors(1)
+        for name in ("SmatinvBatched", "ZgetriBatched", "CgelsBatched", "Dtpttr"):
+            assert f"cublas{name} " in folded.output(0)
+        assert "cublasGemmBatchedEx" in folded.output(0) + folded.output(1)
+        assert folded.output(0).endswith("mixed 15\n")
+        refused = fleet.start("refused", command, [1], env, memory=16 * MiB)
+        assert refused.wait() != [0]
+        assert "cublasSmatinvBatched: not supported by rankfold on this device" in refused.errors(0)
     assert not faults.exists()
 
 
