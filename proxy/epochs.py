@@ -184,6 +184,10 @@ class Epochs:
             "indirect": job.indirect,
             "direct": now.get("direct", 0),
             "through_host": now.get("through_host", 0),
+            "links": now.get("links", 0),
+            "links_refused": now.get("links_refused", 0),
+            "links_bytes": now.get("links_bytes", 0),
+            "links_why_not": now.get("links_why_not", ""),
         }
 
     # ---- connecting devices and ranks ----
@@ -241,6 +245,8 @@ class Epochs:
             job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
         )
         self.native.job_names(job.id, p.devices)
+        if p.determinism == "D0":
+            self.native.allow_links(job.id)
         if p.check_order != "none":
             self.native.check_order(job.id, p.check_order)
         job.opened = True

@@ -40,6 +40,7 @@ class Placement:
     incarnation: int
     cores: tuple[tuple[int, ...], ...] = ()  # of each device, if it has any
     gpus: tuple[tuple[str, int], ...] = ()  # of each device: messages.Peered
+    determinism: str = "D1"
 
     @staticmethod
     def read(message: messages.Place) -> Placement:
@@ -57,6 +58,7 @@ class Placement:
             message.incarnation,
             tuple(tuple(device.cores) for device in message.devices),
             tuple((device.gpu, device.memory) for device in message.devices if device.gpu),
+            message.determinism,
         )
 
 

@@ -24,7 +24,7 @@ log = area(__file__)
 RANK_AT = ("host", "device", "turn", "others", "code")  # enum proxy_rank_at
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
-EVENT_LOST = 7
+EVENT_LOST, EVENT_LINK = 7, 8
 RACES = {"certain": 1, "possible": 2}  # enum proxy_races
 EVENTS_AT_ONCE = 256
 WORD_BYTES = 8  # of an address among the parameters
@@ -216,6 +216,10 @@ class Native:
     def check_order(self, job: int, races: str) -> None:
         """Report races in the ranks that are attached from now on: EVENT_RACE."""
         self._lib.proxy_job_check_order(self._proxy, job, RACES[races])
+
+    def allow_links(self, job: int) -> None:
+        """Sums between the job's devices may be those of a library (NCCL): determinism D0."""
+        self._lib.proxy_job_allow_links(self._proxy, job)
 
     def job_names(self, job: int, names: Iterable[str]) -> None:
         """Set the names of the job's devices in alarms: EVENT_ALARM."""
@@ -424,6 +428,10 @@ class Native:
             "readers": [n for n in range(64) if s.readers >> n & 1],
             "through_host": s.through_host,
             "direct": s.direct,
+            "links": s.links_used,
+            "links_refused": s.links_refused,
+            "links_bytes": s.links_bytes,
+            "links_why_not": self._ffi.string(s.links_why_not).decode(errors="replace"),
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
         }
 

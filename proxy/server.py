@@ -32,6 +32,7 @@ from rankfold.proxy.native import (
     EVENT_ALARM,
     EVENT_FUNCTION,
     EVENT_JOB,
+    EVENT_LINK,
     EVENT_LOST,
     EVENT_MODULE,
     EVENT_RACE,
@@ -203,6 +204,8 @@ class Proxy:
             elif job and event.kind == EVENT_ALARM:
                 log.error("job %s: %s", job.placement.job, event.text)
                 job.alarms.append(event.text)
+            elif job and event.kind == EVENT_LINK:
+                log.info("job %s: %s", job.placement.job, event.text)
             elif job and event.kind == EVENT_SAVED:
                 self.epochs.on_saved(job, event)
 

@@ -212,7 +212,10 @@ class JobReport(Struct, frozen=True):
     `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was released.
     `readers`: devices that read this one's memory directly. `indirect`: devices of type nvidia
     whose memory this one reads through host memory, and why. `direct`, `through_host`: bytes that
-    collectives have left for other devices, from device to device and in host memory."""
+    collectives have left for other devices, from device to device and in host memory. `links`,
+    `links_refused`: at determinism D0, communicators whose sums between devices NCCL computes, and
+    those where it does not, with the last reason, `links_why_not`; `links_bytes`: bytes that this
+    device has given to NCCL."""
 
     job: Name
     epoch: Epoch
@@ -231,6 +234,10 @@ class JobReport(Struct, frozen=True):
     indirect: dict[str, str] = {}
     direct: Size = 0
     through_host: Size = 0
+    links: Size = 0
+    links_refused: Size = 0
+    links_bytes: Size = 0
+    links_why_not: str = ""
 
 
 class ProxyStatus(Struct, frozen=True):

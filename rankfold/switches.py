@@ -128,7 +128,9 @@ _READERS: dict[str, Callable[[], object]] = {
     "RANKFOLD_SQUASH": squash,
     "RANKFOLD_PREFETCH": prefetch,
     "RANKFOLD_OPAQUE": opaque,
-    "RANKFOLD_NVIDIA_SHARE": lambda: _flag("RANKFOLD_NVIDIA_SHARE", False),  # read by C
+    "RANKFOLD_NCCL": lambda: _flag("RANKFOLD_NCCL", True),  # these three are read by C
+    "RANKFOLD_NCCL_CONNECT": lambda: _seconds("RANKFOLD_NCCL_CONNECT", 120),
+    "RANKFOLD_NVIDIA_SHARE": lambda: _flag("RANKFOLD_NVIDIA_SHARE", False),
 }
 # Read elsewhere: every text is valid, or the reader reports a bad one.
 _OTHERS = {
@@ -148,6 +150,9 @@ _OTHERS = {
     "RANKFOLD_FAKE_FAIL",
     "RANKFOLD_FAKE_FAULTS",
     "RANKFOLD_FAKE_KERNELS",
+    "RANKFOLD_FAKE_NCCL_HANG",
+    "RANKFOLD_FAKE_NCCL_STUCK",
+    "RANKFOLD_FAKE_NCCL_VERSION",
     "RANKFOLD_FAKE_NO_PEERS",
     "RANKFOLD_FAKE_SLOW_US",
     "RANKFOLD_TEST_HAL",

@@ -46,6 +46,7 @@ enum proxy_event_kind {
 	PROXY_EVENT_RACE = 5,  /* two unordered accesses of the rank; data: a description */
 	PROXY_EVENT_ALARM = 6, /* a cross-check of the job found different bytes: text */
 	PROXY_EVENT_LOST = 7,  /* the device is lost: text; sent once */
+	PROXY_EVENT_LINK = 8,  /* how sums of a communicator go between devices: text */
 };
 struct proxy_event {
 	uint32_t kind;
@@ -79,6 +80,9 @@ int proxy_job_open(struct proxy *proxy, uint64_t job, uint64_t epoch, uint32_t d
  * attached from now on. */
 enum proxy_races { PROXY_RACES_CERTAIN = 1, PROXY_RACES_POSSIBLE = 2 /* as well */ };
 int proxy_job_check_order(struct proxy *proxy, uint64_t job, int races);
+/* The job's bits may depend on its devices (determinism D0): a library of theirs may sum between
+ * them. Before ranks are attached. */
+int proxy_job_allow_links(struct proxy *proxy, uint64_t job);
 /* Sets the names of the job's devices for alarms; each name ends with a newline. */
 int proxy_job_names(struct proxy *proxy, uint64_t job, const char *names);
 /* Closes a job. It must have no attached ranks (see proxy_job_leave, proxy_job_discard). */
@@ -275,6 +279,10 @@ struct proxy_job_status {
 	/* Devices, a bit for each, that read this one's memory directly; and the bytes of
 	 * collectives that went to other devices through host memory, and from device to device. */
 	uint64_t readers, through_host, direct;
+	/* Communicators whose sums between devices a library computes (links); and that use none,
+	 * where they may, and why; bytes that this device has given to the library. */
+	uint64_t links_used, links_refused, links_bytes;
+	char links_why_not[128];
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);

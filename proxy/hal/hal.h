@@ -76,6 +76,28 @@ struct hal_outbox {
 	uint8_t gpu[16]; /* the device that has it: the same number in all processes */
 };
 
+/* A link: this device as a member of a communicator of its type's own library, with devices of
+ * other processes. It has memory for HAL_LINK_SLOTS sums in progress. */
+#define HAL_LINK_ID_BYTES 128u
+#define HAL_LINK_TEXT_BYTES 256u
+#define HAL_LINK_SLOTS 4u
+#define HAL_LINK_SLOT_BYTES (4ull << 20)
+struct hal_link;
+enum hal_link_state {
+	HAL_LINK_BUSY,
+	HAL_LINK_OPENED,    /* version, gpu */
+	HAL_LINK_NAMED,     /* id */
+	HAL_LINK_CONNECTED, /* memory */
+	HAL_LINK_FAILED,    /* text; it stays so */
+};
+struct hal_link_facts {
+	uint64_t version; /* of the library; all members need the same one */
+	uint8_t gpu[16];  /* as in hal_outbox; a GPU may be a member once */
+	uint8_t id[HAL_LINK_ID_BYTES];
+	uint64_t memory; /* for refs without a space */
+	char text[HAL_LINK_TEXT_BYTES];
+};
+
 /* Operands of HAL_REDUCE and HAL_SCALE may be in host memory or in any spaces. A space fails with
  * CUDA_ERROR_MISALIGNED_ADDRESS (716) if an operand in it is not aligned to an element, and with
  * CUDA_ERROR_ILLEGAL_ADDRESS (700) where nothing is mapped. */
@@ -178,6 +200,27 @@ struct hal {
 	int (*outbox_open)(struct hal_device *, struct hal_outbox *, char *text,
 			   uint32_t text_bytes);
 	void (*outbox_close)(struct hal_device *, const struct hal_outbox *);
+
+	/* Links; NULL entries: the device has none. open begins to open one; 0: it has begun. Its
+	 * state says when that has ended, or the last request: name makes an id; connect waits for
+	 * all members, who have the same id and different numbers. The doorbell rings when the
+	 * state changes. sum adds what all members have at an address of its memory, `count`
+	 * elements, there: all make the same calls in the same order, as many at the same time as
+	 * there is memory for. `done` is how many have ended, in this order. cancel ends what is in
+	 * progress, whatever other members do; the link fails, its memory stays. close: `now` also
+	 * cancels; otherwise nothing is in progress here. Its memory is gone then: no submitted
+	 * work uses it. */
+	int (*link_open)(struct hal_device *, struct hal_link **);
+	/* `facts` and `done` may be NULL. */
+	enum hal_link_state (*link_state)(const struct hal_link *, struct hal_link_facts *facts,
+					  uint64_t *done);
+	void (*link_name)(struct hal_link *);
+	void (*link_connect)(struct hal_link *, const uint8_t *id, uint32_t members,
+			     uint32_t member);
+	void (*link_sum)(struct hal_link *, uint64_t addr, uint64_t count, uint32_t dtype,
+			 enum hal_reduction);
+	void (*link_cancel)(struct hal_link *);
+	void (*link_close)(struct hal_link *, bool now);
 
 	/* A rank's window. map, unmap and protect are called only when no submitted kernel or
 	 * product runs in the space, and no submitted copy, fill or sum uses the chunk. protect

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.links import LINKS, NO_LINKS, Links, Wishes, World
+
 Array = NDArray[Any]
 Place = tuple[int, int]  # of a hal_ref: space and address
 DTYPES: dict[str, int] = {
@@ -61,6 +63,7 @@ class Device:
         self.blocks: dict[int, Any] = {}
         self.readers: dict[int, int] = {}  # devices that may fetch a block: a bit for each
         self.scratch: dict[int, Any] = {}
+        self.links = Links(self, number)
         self.fetched: dict[int, Any] = {}  # by address, with whose it is: not released yet
         self.spoilt: list[Any] = []
         self.next_offset = OUTBOX * (number + 1)
@@ -87,15 +90,29 @@ class Device:
             "abort_complete",
             "broken",
             "failed",
+            "link_open",
+            "link_state",
+            "link_name",
+            "link_connect",
+            "link_sum",
+            "link_cancel",
+            "link_close",
+            "link_decided",
         ):
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
-            callback = ffi.callback(type_, getattr(self, "on_" + name))
+            of_links = name.startswith("link_")
+            if name == "link_open" and number in cluster.links.none:
+                continue
+            does = getattr(self.links if of_links else self, "on_" + name)
+            callback = ffi.callback(type_, does, onerror=cluster.note)
             self.keep.append(callback)
             setattr(io, name, callback)
         where = ffi.new("uint32_t[]", cluster.placement)
         self.coll = lib.coll_new(io, number, cluster.devices, len(cluster.placement), where)
         assert self.coll != ffi.NULL
+        if cluster.links.allowed:
+            lib.coll_allow_links(self.coll)
 
     def _place(self, ref: Any) -> Place:
         """The place of an argument, which is freed when the call returns."""
@@ -108,6 +125,8 @@ class Device:
         if not space and addr < SCRATCH:
             return ffi.buffer(ffi.cast("uint8_t *", addr), count)
         held = self.blocks if space == self.number + 1 else self.fetched if space else self.scratch
+        if not space and addr >= LINKS:
+            held = self.links.memory
         assert space in (0, self.number + 1, self.number + 1 + COPIES)
         for base, (block, size, *_rest) in held.items():
             if base <= addr and addr + count <= base + size:
@@ -339,7 +358,11 @@ class Cluster:
         devices: int,
         seed: int,
         memory: list[NDArray[np.uint8]],
+        links: Wishes = NO_LINKS,
     ) -> None:
+        self.links, self.opened = links, 0
+        self.worlds: dict[bytes, World] = {}
+        self.errors: list[BaseException] = []
         self.native, self.placement, self.devices = native, placement, devices
         self.ffi, self.lib = native
         self.random = random.Random(seed)
@@ -364,10 +387,14 @@ class Cluster:
         self.bytes_read: dict[int, int] = defaultdict(int)
         self.device = [Device(self, d) for d in range(devices)]
 
+    def note(self, _type: object, error: BaseException, _where: object) -> None:
+        """A callback from the engine has failed; `step` raises that."""
+        self.errors.append(error)
+
     def close(self) -> None:
         for d in self.device:
             self.lib.coll_free(d.coll)
-            assert not d.fetched and not d.blocks and not d.scratch
+            assert not d.fetched and not d.blocks and not d.scratch and not d.links.open
 
     def coll(self, rank: int) -> Any:
         return self.device[self.placement[rank]].coll
@@ -394,7 +421,9 @@ class Cluster:
         return True
 
     def check(self) -> None:
-        """The engine's own counts and links."""
+        """The engine's own counts and links; and what it has called."""
+        if self.errors:
+            raise self.errors[0]
         for d in self.device:
             wrong = self.lib.coll_invalid(d.coll)
             assert wrong == self.ffi.NULL, self.ffi.string(wrong).decode()

@@ -19,6 +19,7 @@ from collectives.engine import (
     Array,
     divide,
 )
+from collectives.links import ring
 
 
 def tree(values: list[Array], op: int) -> Array:
@@ -33,6 +34,37 @@ def tree(values: list[Array], op: int) -> Array:
 
 def reduced(values: list[Array], op: int) -> Array:
     total = tree(values, SUM if op == AVG else op)
+    return divide(total, len(values)) if op == AVG else total
+
+
+def wholly_on(device: int, where: list[int], lo: int, hi: int) -> list[tuple[int, int]]:
+    """The largest nodes of the tree all of whose ranks are on this device."""
+    if set(where[lo:hi]) == {device}:
+        return [(lo, hi)]
+    if hi - lo == 1:
+        return []
+    split = lo + (1 << ((hi - lo - 1).bit_length() - 1))
+    return wholly_on(device, where, lo, split) + wholly_on(device, where, split, hi)
+
+
+def over_links(values: list[Array], where: list[int], op: int, piece: int) -> Array:
+    """An all-reduce whose devices a library joins: each device adds its own nodes from left to
+    right, and the library adds what the devices have, piece by piece."""
+    by = SUM if op == AVG else op
+    parts = []
+    for device in sorted(set(where)):
+        part, *others = [
+            tree(values[lo:hi], by) for lo, hi in wholly_on(device, where, 0, len(where))
+        ]
+        for other in others:
+            with np.errstate(all="ignore"):
+                part = UFUNCS[by](part, other)
+        parts.append(part)
+    pieces = [
+        ring([part[at : at + piece] for part in parts], by)
+        for at in range(0, len(values[0]), piece)
+    ]
+    total = np.concatenate(pieces)
     return divide(total, len(values)) if op == AVG else total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from collectives import engine as e
+from collectives.links import NO_LINKS, Wishes
 from collectives.reference import result, sizes
 from support import native
 
@@ -40,7 +42,7 @@ def engine(folder: Path, *args: str, changed: Path | None = None) -> Native:
         library,
         native.CORE / "collective/collective.h",
         before=native.structures(channel, "rf_record", "rf_collective")
-        + native.structures(hal, "hal_ref"),
+        + native.structures(hal, "hal_ref", "hal_link_state", "hal_link_facts"),
     )
 
 
@@ -84,6 +86,7 @@ def run_one(
     op: int,
     root: int,
     in_place: bool,
+    reference: Callable[..., list[e.Array]] = result,
 ) -> None:
     """One collective of all ranks; compares all receive buffers with the reference."""
     n, size = len(cluster.placement), np.dtype(dtype).itemsize
@@ -132,7 +135,7 @@ def run_one(
             cluster.step()
     cluster.settle()
     assert cluster.failure is None
-    want = result(kind, send, before, count, op, root)
+    want = reference(kind, send, before, count, op, root)
     for rank, to, ticket in tickets:
         assert ticket in cluster.completed
         got = cluster.memory[rank][to : to + want[rank].nbytes]
@@ -142,11 +145,14 @@ def run_one(
 
 
 def start(
-    coll: Native, placement: list[int], seed: int, memory: list[Any] | None = None
+    coll: Native,
+    placement: list[int],
+    seed: int,
+    memory: list[Any] | None = None,
+    links: Wishes = NO_LINKS,
 ) -> e.Cluster:
     devices = max(placement) + 1
-    cluster = e.Cluster(coll, placement, devices, seed, memory or fresh(len(placement)))
-    return cluster
+    return e.Cluster(coll, placement, devices, seed, memory or fresh(len(placement)), links)
 
 
 def join_all(cluster: e.Cluster) -> None:

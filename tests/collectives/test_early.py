@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives import engine as e
-from collectives.reference import reduced
+from collectives.links import NO_LINKS, Wishes
+from collectives.reference import over_links, reduced
 from collectives.test_collectives import COMM, Native, engine, fresh, join_all, start, values
 
-SMALL = "-DCOLL_PIECE_BYTES=256ull"  # operations have several pieces
+SMALL_PIECE = 256  # operations have several pieces
+SMALL = f"-DCOLL_PIECE_BYTES={SMALL_PIECE}ull"
 REDOP = 500
 relaxed = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -76,12 +78,18 @@ class Operation:
         if self.scalars:
             cluster.lib.coll_redop_destroy(cluster.coll(rank), rank, op)
 
-    def check(self, memory: list[Any]) -> None:
+    def check(self, memory: list[Any], linked: list[int] | None = None) -> None:
+        """`linked`: where all ranks are, if a library sums between devices."""
         given = self.given
         if self.scalars:
             factors = [np.array(s, self.dtype) for s in self.scalars]
             given = [data * factor for data, factor in zip(given, factors, strict=True)]
-        want = reduced(given, e.SUM if self.scalars else self.op)
+        op = e.SUM if self.scalars else self.op
+        where = [linked[rank] for rank in self.members] if linked else [0]
+        piece = SMALL_PIECE // given[0].itemsize
+        want = reduced(given, op)
+        if len(set(where)) > 1:
+            want = over_links(given, where, op, piece)
         for index, rank in enumerate(self.members):
             at = self.recv(index)
             got = memory[rank][at : at + want.nbytes]
@@ -125,13 +133,13 @@ def order(
                 break
 
 
-def any_calls(coll: Native, data: st.DataObject) -> None:
+def any_calls(coll: Native, data: st.DataObject, links: Wishes = NO_LINKS) -> None:
     n = data.draw(st.integers(2, 8))
     r = random.Random(data.draw(st.integers(0, 2**32)))
     placement = [r.randrange(r.choice([1, 2, n])) for _ in range(n)]
     placement = [sorted(set(placement)).index(device) for device in placement]
     memory = fresh(n)
-    cluster = start(coll, placement, r.randrange(2**32), memory)
+    cluster = start(coll, placement, r.randrange(2**32), memory, links)
     join_all(cluster)
     part = r.sample(range(n), r.randrange(2, n + 1))  # another order of ranks: another tree
     cluster.init(COMM + 1, part, 8)
@@ -161,7 +169,7 @@ def any_calls(coll: Native, data: st.DataObject) -> None:
         cluster.settle()
         assert cluster.failure is None and not cluster.busy
         for each in made:
-            each.check(memory)
+            each.check(memory, placement if links.allowed else None)
     assert len(cluster.completed) == cluster.tickets
     assert not any(d.blocks for d in cluster.device)
     cluster.close()

@@ -38,6 +38,16 @@ void broken_collectives(struct coll *c, void (*check)(void))
 	BREAK("groups of a seat that are not complete", s->groups++);
 	BREAK("an operation is of the communicator that lists it", operation(m, 1)->comm = NULL);
 	BREAK("operations are in their order", operation(m, 1); operation(m, 1));
+	BREAK("a link is between several devices, where it is allowed", m->link.phase = LINK_ASKED);
+	BREAK("an exchange that is done has begun, and has its turn", m->link.done = 1);
+	BREAK("exchanges are of a communicator that has a link", m->link.turns = 1);
+	BREAK("a piece with a turn has memory of a link",
+	      piece_new(c, m, &shape, SENT, NULL)->turn = 1);
+	BREAK("an exchange that waits has not begun",
+	      piece_new(c, m, &shape, SENT, NULL)->waits = true);
+	BREAK("memory of a link that no piece has", m->link.slots = 1);
+	BREAK("exchanges wait for their turn", p = piece_new(c, m, &shape, SENT, NULL);
+	      p->turn = p->result.lent = p->waits = m->link.slots = 1);
 	BREAK("a piece is of a communicator that is here", piece_new(c, m, &shape, SENT, NULL);
 	      c->pieces->comm = NULL);
 }

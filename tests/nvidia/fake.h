@@ -3,7 +3,7 @@
  * Device memory is memory of this process, mapped where the driver would map it; streams are
  * threads that run in order; kernels are a few C functions, found by name in kernels.c. It is
  * stricter than a driver: what that may let pass, or answers with a crash, is noted as a fault of
- * the caller.
+ * the caller. nccl.c is NCCL, whose members are processes.
  *
  *   fake_fail(call, n, error)   the n-th call of this name from now gives `error` and does nothing
  *   fake_faults(text, bytes)    how many rules were broken, and which; forgets them
@@ -115,6 +115,10 @@ void fake_push_host(CUstream, CUhostFn function, void *argument);
 /* Under fake_lock: a kernel with such parameters, which are copied, in the stream. */
 CUresult fake_push_kernel(CUstream, void (*run)(const uint8_t *params), const void *params,
 			  size_t bytes);
+/* The same for a kernel without a window, which touches this memory and no rank's. */
+CUresult fake_push_near(CUstream, void (*run)(const uint8_t *params), const void *params,
+			size_t bytes, CUdeviceptr at, uint64_t touched);
+int fake_ordinal(void); /* of the GPU whose context this process has */
 
 void fake_end_streams(void); /* under fake_lock */
 

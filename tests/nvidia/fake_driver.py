@@ -67,8 +67,19 @@ def build() -> Path:
 def libraries(folder: Path, fake: Path) -> Path:
     """A folder with the names of those of NVIDIA's libraries that the fake stands for."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("libcufft.so.12", "libcusolver.so.12", "libcublas.so.13", "libcudnn.so.9"):
+    for name in (
+        "libcufft.so.12",
+        "libcusolver.so.12",
+        "libcublas.so.13",
+        "libcudnn.so.9",
+    ):
         (folder / name).symlink_to(fake)
+    # NVIDIA's has this function, which a driver has not: rankfold's own libraries have it, too.
+    source = folder / "nccl.c"
+    source.write_text("int pncclAllReduce(void) { return 5; }\n")
+    library = folder / "libnccl.so.2"
+    command = [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-Wl,--no-as-needed"]
+    subprocess.run([*command, "-o", library, source, fake], check=True)
     return folder
 
 

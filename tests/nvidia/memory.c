@@ -372,6 +372,8 @@ static struct range *find(struct range *table, size_t count, CUdeviceptr at, uin
 	return NULL;
 }
 
+int fake_ordinal(void) { return ours; }
+
 bool fake_is_window(CUdeviceptr at)
 {
 	return at >= RF_DEV_BASE && at < RF_DEV_BASE + RF_HEAP_BYTES;

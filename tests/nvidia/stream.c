@@ -451,6 +451,20 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 	return fake_leave(error ? error : push(config->hStream, &w));
 }
 
+CUresult fake_push_near(CUstream s, void (*run)(const uint8_t *), const void *params, size_t bytes,
+			CUdeviceptr at, uint64_t touched)
+{
+	struct work w = {.kind = KERNEL,
+			 .dst = at,
+			 .src = at,
+			 .width = touched,
+			 .height = 1,
+			 .launch = {.run = run, .to = at, .bytes = touched}};
+
+	memcpy(w.launch.params, params, bytes);
+	return push(s, &w);
+}
+
 CUresult fake_push_kernel(CUstream s, void (*run)(const uint8_t *), const void *params,
 			  size_t bytes)
 {

@@ -29,7 +29,9 @@ WAIT_S = 120.0
 def _declarations() -> str:
     text = (paths.REPOSITORY / "proxy/hal/hal.h").read_text()
     text = text.replace("extern const struct hal ", "extern struct hal ")  # for cffi a variable
-    return re.sub(r"^#.*$", "", text, flags=re.M)
+    numbers = dict(re.findall(r"^#define (\w+) (\d+)u$", text, flags=re.M))
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    return re.sub(r"\[(\w+)\]", lambda m: f"[{numbers.get(m[1], m[1])}]", text)
 
 
 ffi = cffi.FFI()

@@ -49,6 +49,7 @@ class RunningJob:
     folder: Path
     epoch: int = 0
     devices: list[str] = field(default_factory=list)
+    determinism: str = "D1"
 
     def launcher(self, rank: int) -> str:
         return str(self.fleet.sockets / f"{self.name}.{rank}")
@@ -101,7 +102,7 @@ class RunningJob:
                 "place",
                 job=self.name,
                 epoch=self.epoch,
-                determinism="D1",
+                determinism=self.determinism,
                 world_size=self.world_size,
                 members=members,
                 devices=devices,
@@ -279,12 +280,13 @@ class Fleet:
         env: dict[str, str] | None = None,
         memory: int | None = None,
         workdir: Path | None = None,
+        determinism: str = "D1",
     ) -> RunningJob:
         """Start a job: rank r on device placement[r] (a name, or an index of ours)."""
         where = [self.names[p] if isinstance(p, int) else p for p in placement]
         folder = self.state.path / "jobs" / name
         folder.mkdir(parents=True)
-        job = RunningJob(self, name, len(where), folder)
+        job = RunningJob(self, name, len(where), folder, determinism=determinism)
         self.jobs.append(job)
         port, configs = free_port(), []
         seen = "rankfold nvidia device" if "nvidia" in where[0] else "soft"

@@ -186,9 +186,10 @@ def declarations(*headers: Path) -> str:
 
 
 def structures(header: Path, *names: str) -> str:
-    """Only these structures of a header."""
+    """Only these structures and enumerations of a header."""
     text = declarations(header)
-    return "\n".join(re.findall(rf"^struct (?:{'|'.join(names)}) {{.*?^}};", text, re.M | re.S))
+    pattern = rf"^(?:struct|enum) (?:{'|'.join(names)}) {{.*?^}};"
+    return "\n".join(re.findall(pattern, text, re.M | re.S))
 
 
 def load(library: Path, *headers: Path, before: str = "") -> tuple[cffi.FFI, Any]:

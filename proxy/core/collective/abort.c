@@ -77,7 +77,7 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 static bool uses_memory(const struct coll *c, const struct coll_comm *m)
 {
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
-		if (p->comm == m && (p->op || p->dropped) && p->token)
+		if (p->comm == m && (p->op || p->dropped) && p->token && !piece_exchanges(p))
 			return true;
 	return false;
 }
@@ -85,7 +85,7 @@ static bool uses_memory(const struct coll *c, const struct coll_comm *m)
 /* For a broken communicator: true if the piece is still in use. */
 static bool abort_busy(const struct coll_piece *p)
 {
-	return !p->op || p->token || p->awaited || p->unread;
+	return !p->op || (p->token && !piece_exchanges(p)) || p->awaited || p->unread;
 }
 
 static void end_groups(struct coll *c, const struct coll_comm *m)
@@ -234,6 +234,7 @@ bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
 		return true;
 	case MSG_NO_MEMBERS: m->no_members[from] = true; return true;
 	case MSG_HELLO:
+	case MSG_GO:
 	case MSG_READY: return m->stopped || for_nothing(m, in->seq);
 	case MSG_RESULT:
 		if (m->stopped)

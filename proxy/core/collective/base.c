@@ -22,6 +22,9 @@ void engine_fail(struct coll *c, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof text, format, args);
 	va_end(args);
+	for (struct coll_comm *m = c->comms; m; m = m->next)
+		if (m->link.at) /* a sum in progress there may never end */
+			c->io.link_cancel(c->io.arg, m->link.at);
 	c->io.failed(c->io.arg, text);
 }
 

@@ -8,7 +8,11 @@
  * D1: for each element, partial sums combine only at the nodes of one binary tree over the
  * communicator's ranks (node [lo, hi) splits at lo + the largest power of two below hi - lo). Each
  * node is rounded to the data type; an average is divided at the root; a pre-multiplication is
- * applied at the leaves. Hence the bits are the same under any placement. D0 may use the same tree.
+ * applied at the leaves. Hence the bits are the same under any placement.
+ *
+ * D0: the same bits on the same devices. An all-reduce between devices that a library joins (a
+ * link, see link.c) sums each device's part at the tree's nodes, and the library sums these; all
+ * else uses the tree.
  */
 #ifndef RANKFOLD_COLLECTIVE_H
 #define RANKFOLD_COLLECTIVE_H
@@ -103,11 +107,35 @@ struct coll_io {
 	void (*broken)(void *arg, uint32_t rank, uint64_t comm, bool hopeless);
 	/* The whole job is wrong (mismatched collectives, bad message): the caller fails it. */
 	void (*failed)(void *arg, const char *text);
+	/* Links to other devices, as hal.h describes them; used after coll_allow_links. If
+	 * link_open is NULL, or returns NULL with a reason in `text`, there is none. */
+	struct hal_link *(*link_open)(void *arg, char *text, uint32_t text_bytes);
+	enum hal_link_state (*link_state)(void *arg, struct hal_link *, struct hal_link_facts *,
+					  uint64_t *done);
+	void (*link_name)(void *arg, struct hal_link *);
+	void (*link_connect)(void *arg, struct hal_link *, const uint8_t *id, uint32_t members,
+			     uint32_t member);
+	void (*link_sum)(void *arg, struct hal_link *, uint64_t addr, uint64_t count,
+			 uint32_t dtype, uint32_t op);
+	void (*link_cancel)(void *arg, struct hal_link *);
+	void (*link_close)(void *arg, struct hal_link *, bool now);
+	/* The devices of a communicator of so many ranks have decided. why_not "": a library of
+	 * this version sums between them; otherwise the tree does, for this reason. */
+	void (*link_decided)(void *arg, uint32_t nranks, uint64_t version, const char *why_not);
 };
 
 struct coll *coll_new(const struct coll_io *, uint32_t device, uint32_t device_count,
 		      uint32_t world_size, const uint32_t *rank_device);
 void coll_free(struct coll *);
+/* The job's bits may depend on its devices (D0): its communicators may use links. Called on all of
+ * its devices, before any rank joins a communicator. */
+void coll_allow_links(struct coll *);
+/* To be called when a link's state may have changed. True: something has continued. */
+bool coll_links_turn(struct coll *);
+/* Cancels all links: the job has failed, and a sum in progress may never end. */
+void coll_links_end(struct coll *);
+/* Bytes of this device's sums that went through links. */
+uint64_t coll_links_bytes(const struct coll *);
 
 /* Returns the job-wide key of a communicator made with this unique id (never 0). */
 uint64_t coll_key(const uint8_t *unique_id);

@@ -178,7 +178,7 @@ void comm_close(struct coll *c, uint32_t rank, uint64_t comm)
 
 static bool comm_quiet(const struct coll *c, const struct coll_comm *m)
 {
-	if (m->ops || m->posted || m->arrived)
+	if (m->ops || m->posted || m->arrived || link_open_questions(c, m))
 		return false;
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
 		if (p->comm == m)
@@ -189,8 +189,9 @@ static bool comm_quiet(const struct coll *c, const struct coll_comm *m)
 	return true;
 }
 
-static void comm_free(struct coll_comm *m)
+static void comm_free(struct coll *c, struct coll_comm *m)
 {
+	link_end(c, m, m->broken || c->failed || c->links_ended || m->link.done < m->link.begun);
 	while (m->ops) {
 		struct op *op = m->ops;
 
@@ -225,7 +226,7 @@ void comm_remove(struct coll *c, struct coll_comm *m)
 			*at = m->next;
 			break;
 		}
-	comm_free(m);
+	comm_free(c, m);
 }
 
 /* Frees destroyed seats without work, and communicators without seats in use. */
@@ -241,7 +242,7 @@ void comm_sweep(struct coll *c)
 		m->closed = closed;
 		if (closed && !m->broken && comm_quiet(c, m)) {
 			*at = m->next;
-			comm_free(m);
+			comm_free(c, m);
 		} else {
 			at = &m->next;
 		}
@@ -254,7 +255,7 @@ void comm_free_all(struct coll *c)
 		struct coll_comm *m = c->comms;
 
 		c->comms = m->next;
-		comm_free(m);
+		comm_free(c, m);
 	}
 	while (c->joins) {
 		struct join *j = c->joins;

@@ -18,7 +18,7 @@ static bool keep_early(struct coll *c, uint32_t from, const struct coll_message 
 	struct inbound **end = &c->early, *in;
 
 	if ((m->kind != MSG_HELLO && m->kind != MSG_READY && m->kind != MSG_SENT &&
-	     m->kind != MSG_ABORT && m->kind != MSG_NO_MEMBERS) ||
+	     m->kind != MSG_ABORT && m->kind != MSG_NO_MEMBERS && m->kind != MSG_LINK) ||
 	    c->early_count >= EARLY_MAX)
 		return false;
 	in = engine_new(c, sizeof *in);
@@ -64,6 +64,8 @@ static void dispatch_message(struct coll *c, uint32_t from, const struct coll_me
 		case MSG_READ: good = piece_on_read(c, from, comm, m); break;
 		case MSG_SENT: good = sends_on_sent(c, from, comm, m); break;
 		case MSG_RECEIVED: good = sends_on_received(c, from, comm, m); break;
+		case MSG_GO: good = op_on_go(from, comm, m); break;
+		case MSG_LINK: good = c->links_allowed && link_on_message(c, from, comm, m); break;
 		}
 	}
 	if (!good)
@@ -203,6 +205,29 @@ void coll_fetched(struct coll *c, uint64_t token, struct hal_ref place, int erro
 	step_fetched(c, token, place, error);
 	engine_pump(c);
 }
+
+bool coll_links_turn(struct coll *c)
+{
+	bool moved = false;
+
+	for (struct coll_comm *m = c->comms; m && !c->failed; m = m->next)
+		moved |= link_turn(c, m);
+	if (moved)
+		engine_pump(c);
+	return moved;
+}
+
+void coll_links_end(struct coll *c)
+{
+	c->links_ended = true;
+	for (struct coll_comm *m = c->comms; m; m = m->next)
+		if (m->link.at)
+			c->io.link_cancel(c->io.arg, m->link.at);
+}
+
+void coll_allow_links(struct coll *c) { c->links_allowed = true; }
+
+uint64_t coll_links_bytes(const struct coll *c) { return c->links_bytes; }
 
 void coll_ended(struct coll *c, uint32_t rank)
 {

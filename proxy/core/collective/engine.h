@@ -4,10 +4,13 @@
  *
  *   tree.c         the one summation tree
  *   base.c         failure, memory, messages to other devices
+ *   link.c         sums by a library that joins the devices of a communicator, in their order
  *   shape.c        how much data an operation moves, and in which pieces
  *   steps.c        the steps of pieces, one asynchronous io call each
+ *   agree.c        whether a communicator's devices use such a library
  *   op.c           operations, and whether all ranks call the same one
  *   early_sum.c    early sums: sums of some local members' inputs, before the others call
+ *   local_sum.c    steps that sum the inputs of local members
  *   piece.c        executes pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c        sends and receives, in parts
  *   communicator.c communicators: found, made, destroyed
@@ -55,6 +58,8 @@ enum message_kind {
 	MSG_ABORT,
 	MSG_NO_MEMBERS, /* to the same devices: this device has no member in it any more */
 	MSG_UNJOIN,     /* to device 0: a rank has cancelled joining */
+	MSG_GO,         /* from an operation's referee: all devices have called it, see link.c */
+	MSG_LINK,       /* between a communicator's lowest device and the others, see agree.c */
 	MSG_KINDS,
 };
 
@@ -70,11 +75,22 @@ struct shape {
 struct coll_message {
 	uint32_t kind, from_rank; /* from_rank: the job rank that sends it, for error texts */
 	uint64_t key, seq;
-	uint64_t offset, bytes; /* in the sender's outbox */
-	uint64_t value;
-	uint32_t a, b, c, piece;
-	struct shape shape;
-	uint16_t members[MEMBERS_PER_MESSAGE];
+	union {
+		struct {
+			uint64_t offset, bytes; /* in the sender's outbox */
+			uint64_t value;
+			uint32_t a, b, c, piece;
+			struct shape shape;
+			uint16_t members[MEMBERS_PER_MESSAGE];
+		};
+		/* MSG_LINK; seq: enum link_step */
+		uint8_t link_id[HAL_LINK_ID_BYTES];
+		struct link_offer {
+			uint64_t version;
+			uint8_t gpu[16];
+		} link_offer;
+		char link_text[HAL_LINK_ID_BYTES];
+	};
 };
 _Static_assert(sizeof(struct coll_message) <= PEER_MESSAGE_BYTES, "a message fits");
 
@@ -140,6 +156,7 @@ struct op {
 	struct ready *ready;
 	uint64_t pieces, next_piece;
 	uint32_t running;
+	bool agreed; /* all devices have called it */
 	bool begun;
 	bool handed; /* results are being handed, or were, from receivers to the other seats */
 	bool finished;
@@ -157,6 +174,7 @@ struct coll_block {
 	struct hal_ref at;
 	uint64_t offset, bytes, capacity;
 	bool outbox;
+	bool lent; /* it belongs to a link */
 };
 
 enum step_kind {
@@ -164,6 +182,7 @@ enum step_kind {
 	STEP_READ,
 	STEP_SCALE,
 	STEP_REDUCE,
+	STEP_EXCHANGE, /* adds what the other devices have at dst */
 	STEP_DIVIDE,
 	STEP_WRITE,
 	STEP_HAND,
@@ -173,7 +192,7 @@ struct step {
 	uint32_t seat;        /* READ, WRITE, SCALE, HAND: the seat of the rank */
 	uint32_t from;        /* HAND: the seat that has the content */
 	uint32_t device;      /* FETCH: the device whose outbox it is */
-	uint64_t addr, count; /* count: elements for SCALE, REDUCE and DIVIDE, otherwise bytes */
+	uint64_t addr, count; /* count: bytes for FETCH, READ, WRITE and HAND, otherwise elements */
 	/* addr: in the rank's window, or in the outbox */
 	struct hal_ref dst, a;
 	struct coll_operand left, right; /* REDUCE */
@@ -194,6 +213,7 @@ enum phase {
 	COLLECTING,
 	GATHERING,
 	COMBINING,
+	EXCHANGING,
 	FETCHING,
 	DELIVERING,
 	DRAINING,
@@ -222,6 +242,8 @@ struct coll_piece {
 	struct op *op;
 	uint32_t number, owner;
 	uint32_t unread; /* participants that may still read the result */
+	uint64_t turn;   /* its place among the exchanges of its communicator: 1, 2 …; 0: none */
+	bool waits;      /* it has come to its exchange, which has not begun */
 	/* Only for one part of a send or receive; `shape` is that of the whole: */
 	struct coll_group *group;
 	bool dropped;      /* its rank has aborted: it ends with the current step */
@@ -254,6 +276,23 @@ struct receive { /* a posted receive, or one part of a send that has arrived */
 	struct coll_group *group;
 };
 
+/* Whether the devices of a communicator use a library for sums between them, see agree.c. */
+enum link_phase { LINK_UNDECIDED, LINK_ASKED, LINK_USED, LINK_REFUSED };
+struct coll_link {
+	enum link_phase phase;
+	struct hal_link *at;      /* NULL: none, or no more */
+	enum hal_link_state seen; /* its last state that was handled */
+	bool owes;                /* the lowest device waits for an answer */
+	uint64_t version, memory;
+	uint32_t slots;              /* of its memory, those in use: a bit for each */
+	uint64_t turns, begun, done; /* pieces that have a place in the order; exchanges */
+	/* On the lowest device: */
+	bool naming, answered;   /* answered: USE or REFUSE was sent */
+	uint64_t replied;        /* devices that have, in this step: a bit for each */
+	struct link_offer offer; /* the first one; all have the same version */
+	uint8_t gpus[DEVICES_MAX][16];
+};
+
 struct coll_comm {
 	struct coll_comm *next;
 	uint64_t key;
@@ -266,7 +305,8 @@ struct coll_comm {
 	struct op *ops; /* ascending seq */
 	struct receive *posted, *arrived;
 	uint64_t base_seq; /* of its first collective in this epoch */
-	bool closed;       /* a seat was destroyed, possibly the last one */
+	struct coll_link link;
+	bool closed; /* a seat was destroyed, possibly the last one */
 	/* After a member has aborted it, see abort.c: */
 	bool broken;
 	bool stopped;            /* a local member has: its operations do not continue here */
@@ -315,7 +355,9 @@ struct coll {
 	struct gathering *gatherings;
 	struct redop *redops;
 	struct coll_piece *pieces;
-	uint32_t early_running;   /* of these: pieces of early sums */
+	uint32_t early_running; /* of these: pieces of early sums */
+	bool links_allowed, links_ended;
+	uint64_t links_bytes;     /* that went through links */
 	struct sending *sendings; /* oldest first */
 	/* bytes sent by local ranks and not received, over all seats */
 	uint64_t unreceived;
@@ -341,6 +383,24 @@ uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
 /* retries messages for communicators that were not known */
 void engine_deliver_early(struct coll *);
 void group_part_done(struct coll *, struct coll_group *);
+
+/* link.c */
+void link_end(struct coll *, struct coll_comm *, bool now); /* closes it, if there is one */
+/* Whether the devices decide before this operation begins; whether they exchange its sums. */
+bool link_concerns(const struct coll *, const struct op *);
+bool link_carries(const struct coll *, const struct op *);
+/* Whether the operation's next piece may start. */
+bool link_ready(const struct coll *, const struct op *);
+/* Gives the piece memory of the link, and its turn. */
+void link_take(struct coll_piece *, uint64_t bytes);
+void link_give_back(struct coll_piece *);
+/* The piece has come to its exchange, which begins when it is its turn. */
+void link_exchange(struct coll *, struct coll_piece *);
+/* In the middle of an exchange a piece uses only memory of the link. */
+static inline bool piece_exchanges(const struct coll_piece *p)
+{
+	return p->token && p->step < p->step_count && p->steps[p->step].kind == STEP_EXCHANGE;
+}
 
 /* shape.c */
 const char *shape_text(const struct shape *, char *out, size_t bytes);
@@ -388,6 +448,12 @@ static inline bool comm_abandoned(const struct coll_comm *m, uint64_t seq)
 	return m->broken && seq >= m->limit;
 }
 
+/* agree.c */
+void link_ask(struct coll *, struct coll_comm *); /* nothing happens if it has been asked */
+bool link_open_questions(const struct coll *, const struct coll_comm *);
+bool link_on_message(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+bool link_turn(struct coll *, struct coll_comm *);
+
 /* op.c */
 struct op *op_expected(struct coll *, struct coll_comm *, const struct coll_message *);
 bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
@@ -407,6 +473,7 @@ void op_copy_input(struct coll *, struct coll_piece *, uint32_t seat, uint64_t a
 void op_sweep(struct coll_comm *, uint32_t device);
 void op_free(struct op *);
 bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
+bool op_on_go(uint32_t from, struct coll_comm *, const struct coll_message *);
 
 /* early_sum.c */
 void early_run(struct coll *, struct op *);
@@ -414,6 +481,13 @@ static inline bool early_under_way(const struct op *op)
 {
 	return op->early.ended < op->early.pieces;
 }
+
+/* local_sum.c: adds steps that put the sum of a wholly local node at dst; or that of all local
+ * members, with scratch memory of so many blocks. */
+uint32_t local_sum_blocks(const struct plan *);
+void local_sum_node(struct coll *, struct coll_piece *, const struct plan *, struct tree_node,
+		    struct hal_ref dst);
+void local_sum_all(struct coll *, struct coll_piece *, const struct plan *, struct hal_ref dst);
 
 /* piece.c. The message handlers return false for an impossible message. */
 void comm_run(struct coll *, struct coll_comm *);

@@ -1,7 +1,8 @@
 /* op.c: operations: their state, from the first call or message to the end. See engine.h.
  *
  * All members must call the same operation. The shape of each call is sent to one device (the
- * referee, HELLO) and with each READY; the first difference fails the job.
+ * referee, HELLO) and with each READY; the first difference fails the job. If the operation may be
+ * carried by a link, the referee informs all devices when it has their calls (GO).
  */
 #include "engine.h"
 
@@ -218,7 +219,6 @@ void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct sh
 	op->early.looked = false;
 	if (++op->arrived < m->seat_count)
 		return;
-	op->pieces = shape->count ? shape_pieces(shape, m) : 0;
 	struct coll_message hello = op_message(op, MSG_HELLO);
 
 	engine_send(c, agreeing_device(op), &hello);
@@ -230,6 +230,26 @@ bool op_on_hello(struct coll *c, struct coll_comm *m, const struct coll_message 
 
 	if (!op || agreeing_device(op) != c->device || op->hellos >= m->device_count)
 		return false;
-	op->hellos++;
-	return op_shape(c, op, &in->shape, in->from_rank);
+	if (!op_shape(c, op, &in->shape, in->from_rank))
+		return false;
+	if (++op->hellos < m->device_count || !link_concerns(c, op) ||
+	    m->link.phase == LINK_REFUSED)
+		return true;
+	struct coll_message go = op_message(op, MSG_GO);
+
+	for (uint32_t i = 0; i < m->device_count; i++)
+		engine_send(c, m->devices[i], &go);
+	return true;
+}
+
+bool op_on_go(uint32_t from, struct coll_comm *m, const struct coll_message *in)
+{
+	struct op *op = m->ops;
+
+	while (op && op->seq != in->seq)
+		op = op->next;
+	if (!op || op->agreed || agreeing_device(op) != from)
+		return false;
+	op->agreed = true;
+	return true;
 }

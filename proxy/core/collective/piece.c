@@ -13,6 +13,8 @@
  *   DELIVERING    each device writes the result to its local destinations
  *   DRAINING      the owner waits until all others have sent READ
  *
+ * A piece of an operation that a link carries (link.c) is EXCHANGING, then DELIVERING.
+ *
  * If local members receive the same content at the same address, one of them may receive it for the
  * others (io.receiver). When all pieces are complete the content is handed to the others (HANDING),
  * and only then has the operation completed for any of them. Until then the memory of the others is
@@ -32,48 +34,6 @@
 #define OPS_RUNNING 4u    /* per communicator */
 
 /* ---- pieces of operations -------------------------------------------------------------- */
-
-/* The number of buffers needed to combine below this node, in addition to the one for its own
- * sum. */
-static uint32_t scratch_blocks(struct tree_node n)
-{
-	uint32_t d = 0;
-
-	while ((1u << d) < n.hi - n.lo)
-		d++;
-	return d;
-}
-
-/* Returns where the sum of a wholly local node can be read, after adding steps that compute it into
- * dst if no seat holds it. scratch[level] and above are free. */
-static struct coll_operand add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
-				     struct tree_node n, struct hal_ref dst, uint32_t level)
-{
-	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
-	uint32_t seat = op_holder(p->op, n); /* that has the node's input or early sum */
-
-	if (seat != NONE)
-		return op_operand(c, p, seat, plan->src_at, plan->count, dst);
-	uint32_t split = tree_split(n);
-	struct step add = {.kind = STEP_REDUCE, .dst = dst, .count = plan->count};
-
-	add.left = add_local(c, p, plan, (struct tree_node){n.lo, split}, dst, level);
-	add.right = add_local(c, p, plan, (struct tree_node){split, n.hi},
-			      ref_plus(p->scratch.at, level * bytes), level + 1);
-	step_add(c, p, add);
-	return (struct coll_operand){.at = dst};
-}
-
-static void bring_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
-			struct tree_node n, struct hal_ref dst)
-{
-	uint32_t seat = op_holder(p->op, n);
-
-	if (seat != NONE)
-		op_copy_input(c, p, seat, plan->src_at, plan->count, dst);
-	else
-		add_local(c, p, plan, n, dst, 0);
-}
 
 /* Where each device's partials are while the owner combines them. */
 struct sources {
@@ -128,12 +88,34 @@ static void piece_contribute(struct coll *c, struct coll_piece *p, const struct 
 				      plan_participants(m, plan) & ~device_bit(c->device));
 	if (!alone)
 		p->partials = block_new(c, n * bytes, owner ? 0 : device_bit(plan->owner));
-	p->scratch = block_new(c, scratch_blocks(plan->sources) * bytes, 0);
+	p->scratch = block_new(c, local_sum_blocks(plan) * bytes, 0);
 	if (c->failed)
 		return;
 	to = alone ? p->result.at : p->partials.at;
 	for (uint32_t i = 0; i < n; i++)
-		bring_local(c, p, plan, nodes[i], ref_plus(to, i * bytes));
+		local_sum_node(c, p, plan, nodes[i], ref_plus(to, i * bytes));
+}
+
+/* All of it until the result is in memory of the link. */
+static void piece_exchange(struct coll *c, struct coll_piece *p, const struct plan *plan)
+{
+	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
+
+	p->phase = EXCHANGING;
+	p->owner = c->device;
+	link_take(p, bytes);
+	p->scratch = block_new(c, (local_sum_blocks(plan) + 1) * bytes, 0);
+	if (c->failed)
+		return;
+	local_sum_all(c, p, plan, p->result.at);
+	step_add(c, p,
+		 (struct step){.kind = STEP_EXCHANGE, .dst = p->result.at, .count = plan->count});
+	if (p->shape.op == AVG)
+		step_add(c, p,
+			 (struct step){.kind = STEP_DIVIDE,
+				       .dst = p->result.at,
+				       .a = p->result.at,
+				       .count = plan->count});
 }
 
 static void piece_advance(struct coll *, struct coll_piece *);
@@ -148,7 +130,10 @@ static void piece_start(struct coll *c, struct op *op, uint64_t number, const st
 	p->number = (uint32_t)number;
 	p->owner = plan->owner;
 	op->running++;
-	piece_contribute(c, p, plan);
+	if (link_carries(c, op))
+		piece_exchange(c, p, plan);
+	else
+		piece_contribute(c, p, plan);
 	piece_next(c, p);
 }
 
@@ -290,6 +275,8 @@ static void piece_end(struct coll *c, struct coll_piece *p)
 		*at = r->next;
 		free(r);
 	}
+	if (p->result.lent)
+		link_give_back(p);
 	piece_free(c, p);
 	op->running--;
 	op_advance(c, op);
@@ -325,6 +312,7 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 		piece_release(c, p);
 		piece_publish(c, p);
 		break;
+	case EXCHANGING: piece_deliver(c, p, p->result.at); break;
 	case FETCHING:
 		piece_deliver(c, p, p->fetched_count ? p->fetched[0].at : (struct hal_ref){0});
 		break;
@@ -390,10 +378,13 @@ static void op_advance(struct coll *c, struct op *op)
 {
 	struct coll_comm *m = op->comm;
 
-	if (!op->begun)
+	if (!op->begun) {
+		op->pieces = op->shape.count ? shape_pieces(&op->shape, m) : 0;
 		op_choose_receivers(c, op);
+	}
 	op->begun = true;
-	while (!c->failed && op->next_piece < op->pieces && op->running < PIECES_RUNNING) {
+	while (!c->failed && op->next_piece < op->pieces && op->running < PIECES_RUNNING &&
+	       link_ready(c, op)) {
 		uint64_t number = op->next_piece++;
 		struct plan plan = plan_make(op, number);
 
@@ -409,6 +400,15 @@ static void op_advance(struct coll *c, struct op *op)
 		group_part_done(c, op->calls[i].group);
 }
 
+/* Whether it is known how this operation is executed; if not, the devices are asked. */
+static bool is_decided(struct coll *c, const struct op *op)
+{
+	if (!link_concerns(c, op))
+		return true;
+	link_ask(c, op->comm);
+	return op->comm->link.phase >= LINK_USED;
+}
+
 /* Runs the communicator's first operations that all local members have called; of every operation,
  * computes early sums. */
 void comm_run(struct coll *c, struct coll_comm *m)
@@ -419,7 +419,7 @@ void comm_run(struct coll *c, struct coll_comm *m)
 		early_run(c, op);
 		running += !op->finished;
 		if (running <= OPS_RUNNING && op->arrived == m->seat_count && !op->finished &&
-		    !op->running && !early_under_way(op))
+		    !op->running && !early_under_way(op) && is_decided(c, op))
 			op_advance(c, op);
 	}
 }

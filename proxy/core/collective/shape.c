@@ -84,7 +84,8 @@ static uint64_t shape_range(const struct shape *s, const struct coll_comm *m)
 	uint64_t size = dtype_bytes(s->dtype), range = s->count,
 		 least = COLL_PIECE_BYTES_MIN / size;
 
-	if (shape_blocks(s, m->nranks) == 1)
+	if (shape_blocks(s, m->nranks) == 1 &&
+	    !(s->kind == RF_COLL_ALLREDUCE && m->link.phase == LINK_USED)) /* it has no owner */
 		range = (range + m->device_count - 1) / m->device_count;
 	range = (range + 63) / 64 * 64;
 	if (range < least)

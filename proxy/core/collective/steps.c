@@ -86,7 +86,7 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, uint64_t readers)
 
 void block_free(struct coll *c, struct coll_block *b)
 {
-	if (!b->at.addr)
+	if (!b->at.addr || b->lent)
 		return;
 	if (b->outbox)
 		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
@@ -230,6 +230,7 @@ static void step_start(struct coll *c, struct coll_piece *p, const struct step *
 		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype,
 			    p->op->calls[s->seat].scalar, 0, p->token);
 		break;
+	case STEP_EXCHANGE: link_exchange(c, p); break;
 	case STEP_DIVIDE:
 		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype, NULL, p->comm->nranks,
 			    p->token);

@@ -14,6 +14,30 @@ static uint32_t groups_of(const struct coll *c, const struct seat *s)
 	return count;
 }
 
+static const char *link_invalid(const struct coll *c, const struct coll_comm *m)
+{
+	const struct coll_link *l = &m->link;
+	uint32_t slots = 0, waiting = 0;
+
+	WRONG(l->phase != LINK_UNDECIDED && (!c->links_allowed || m->device_count < 2),
+	      "a link is between several devices, where it is allowed");
+	WRONG(l->done > l->begun || l->begun > l->turns,
+	      "an exchange that is done has begun, and has its turn");
+	WRONG(l->turns && l->phase != LINK_USED, "exchanges are of a communicator that has a link");
+	for (const struct coll_piece *p = c->pieces; p; p = p->next) {
+		if (p->comm != m)
+			continue;
+		slots += p->result.lent;
+		waiting += p->waits;
+		WRONG(p->result.lent != (p->turn > 0), "a piece with a turn has memory of a link");
+		WRONG(p->waits && p->turn <= l->begun, "an exchange that waits has not begun");
+	}
+	WRONG(slots != (uint32_t)__builtin_popcount(l->slots),
+	      "memory of a link that no piece has");
+	WRONG(waiting > l->turns - l->begun, "exchanges wait for their turn");
+	return NULL;
+}
+
 static const char *comm_invalid(const struct coll *c, const struct coll_comm *m)
 {
 	WRONG(m->stopped && !m->broken, "a communicator that is stopped is broken");
@@ -32,7 +56,7 @@ static const char *comm_invalid(const struct coll *c, const struct coll_comm *m)
 		WRONG(op->comm != m, "an operation is of the communicator that lists it");
 		WRONG(op->next && op->next->seq <= op->seq, "operations are in their order");
 	}
-	return NULL;
+	return link_invalid(c, m);
 }
 
 static bool is_listed(const struct coll *c, const struct coll_comm *comm)

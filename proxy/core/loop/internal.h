@@ -14,6 +14,7 @@
  *   overhead.c        overhead: what it costs a job that its ranks share the device
  *   races.c           reports unordered accesses of a rank as events
  *   alarm.c           alarms of the cross-check, after which the job shares nothing more
+ *   job_links.c       links of a job's communicators to its other devices
  *   job_io.c          serves the collective engine: memory, sums, peers, ranks
  *   job.c             a job epoch: connects barrier, collectives and peers
  *   state.c           a rank's state to and from its image; saved.c: one row per kind of record

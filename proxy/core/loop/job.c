@@ -30,6 +30,8 @@ void job_fail(struct job *j, const char *text)
 	if (j->world.state == PROXY_JOB_FAILED)
 		return;
 	j->world.state = PROXY_JOB_FAILED;
+	if (j->world.coll)
+		coll_links_end(j->world.coll);
 	if (j->goal != GOAL_DISCARD)
 		j->goal = GOAL_RUN;
 	snprintf(j->reason, sizeof j->reason, "%s", text);
@@ -440,6 +442,8 @@ void job_check_order(struct job *j, int races) { j->check_order = races; }
 void job_turn(struct job *j)
 {
 	receive_messages(j);
+	if (coll_links_turn(j->world.coll))
+		turn_progress(&j->proxy->device.turn);
 	detach_exited(j);
 	report_idle(j);
 	send_barrier(j);

@@ -41,6 +41,10 @@ struct job {
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last cut's number, and its times */
 	double cut_at, released_at;
+	struct { /* of its communicators that span devices: job_links.c */
+		uint64_t used, refused;
+		char why_not[HAL_LINK_ID_BYTES]; /* of the last refusal */
+	} links;
 	uint64_t opened_ns, overhead_ns[OVERHEAD_KINDS]; /* overhead.c */
 	uint64_t activity; /* requests and works of its ranks at the last job_hurry */
 	char reason[512];
@@ -48,6 +52,9 @@ struct job {
 
 /* outboxes.c: closes those of the job; its collectives use them no more */
 void outboxes_close(struct job *);
+
+/* job_links.c: sets the functions for links */
+void links_io(struct coll_io *);
 
 /* job_io.c */
 struct coll_io job_io(struct job *); /* the functions that its collective engine calls */

@@ -316,7 +316,7 @@ static void io_release(void *arg, uint32_t device, struct hal_ref place, uint64_
 
 struct coll_io job_io(struct job *j)
 {
-	return (struct coll_io){
+	struct coll_io io = {
 		.arg = j,
 		.read = io_read,
 		.write = io_write,
@@ -339,4 +339,7 @@ struct coll_io job_io(struct job *j)
 		.broken = io_broken,
 		.failed = io_failed,
 	};
+
+	links_io(&io);
+	return io;
 }

@@ -89,6 +89,10 @@ static void run_job_status(struct proxy *p, void *arg)
 		s->readers = peer_outbox_readers(j->peer);
 		peer_outbox_counts(j->peer, &s->through_host, &s->direct);
 	}
+	s->links_used = j->links.used;
+	s->links_refused = j->links.refused;
+	s->links_bytes = coll_links_bytes(j->world.coll);
+	memcpy(s->links_why_not, j->links.why_not, sizeof s->links_why_not);
 	memcpy(s->reason, j->reason, sizeof s->reason);
 	a->result = 0;
 }

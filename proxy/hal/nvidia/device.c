@@ -211,6 +211,9 @@ static CUresult reserve_window(struct hal_device *device)
 	if (!error && device->has_peers)
 		error = d->cuMemAddressReserve(&device->outboxes, CUDA_OUTBOXES * CUDA_OUTBOX_BYTES,
 					       RF_CHUNK_BYTES, 0, 0);
+	if (!error)
+		error = d->cuMemAddressReserve(&device->links, CUDA_LINKS * CUDA_LINK_BYTES,
+					       RF_CHUNK_BYTES, 0, 0);
 	return error ? nvidia_refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
 }
 
@@ -326,6 +329,8 @@ int nvidia_device_open(const struct hal_config *config, struct hal_device **out)
 	pthread_mutex_init(&device->pin_lock, NULL);
 	pthread_mutex_init(&device->host_lock, NULL);
 	pthread_cond_init(&device->pin_wake, NULL);
+	pthread_mutex_init(&device->link_lock, NULL);
+	pthread_cond_init(&device->link_left, NULL);
 	device->pins_last = &device->pins_first;
 	error = host_arrays(device) ? choose_gpu(device) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!error)
@@ -415,6 +420,8 @@ static void release_device(struct hal_device *device)
 			d->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
 	release_blocks(device);
 	release_outboxes(device);
+	if (device->links)
+		d->cuMemAddressFree(device->links, CUDA_LINKS * CUDA_LINK_BYTES);
 	for (uint32_t i = 0; i < device->chunks_made; i++) {
 		if (!device->chunks[i])
 			continue; /* it was in a block */
@@ -454,6 +461,8 @@ void nvidia_device_close(struct hal_device *device)
 		return; /* work may be in progress: the process ends after this */
 	if (device->context && !nvidia_bind(device))
 		release_device(device);
+	pthread_cond_destroy(&device->link_left);
+	pthread_mutex_destroy(&device->link_lock);
 	pthread_cond_destroy(&device->pin_wake);
 	pthread_mutex_destroy(&device->host_lock);
 	pthread_mutex_destroy(&device->pin_lock);

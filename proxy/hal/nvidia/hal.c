@@ -3,6 +3,8 @@
 
 static void device_close(struct hal_device *device)
 {
+	if (!nvidia_links_end(device))
+		return;           /* the process ends after this */
 	nvidia_pins_stop(device); /* the device thread frees what that leaves */
 	nvidia_device_close(device);
 }
@@ -46,6 +48,13 @@ __attribute__((visibility("default"))) const struct hal hal_nvidia = {
 	.outbox_create = nvidia_outbox_create,
 	.outbox_open = nvidia_outbox_open,
 	.outbox_close = nvidia_outbox_close,
+	.link_open = nvidia_link_open,
+	.link_state = nvidia_link_state,
+	.link_name = nvidia_link_name,
+	.link_connect = nvidia_link_connect,
+	.link_sum = nvidia_link_sum,
+	.link_cancel = nvidia_link_cancel,
+	.link_close = nvidia_link_close,
 	.space_create = nvidia_space_create,
 	.space_destroy = nvidia_space_destroy,
 	.space_map = nvidia_space_map,

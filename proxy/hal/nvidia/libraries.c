@@ -87,7 +87,7 @@ static void *load(const char *name, char *text, uint32_t text_bytes)
 		newest = newest ? newest : sonames[i].soname;
 		handle = open_in(getenv("RANKFOLD_LIBRARIES"), sonames[i].soname, why, sizeof why);
 	}
-	if (handle && !dlsym(handle, "pncclAllReduce"))
+	if (handle && !dlsym(handle, "api_nccl_any")) /* only the client library has it */
 		return handle;
 	if (handle)
 		snprintf(

@@ -9,6 +9,7 @@
  *   kernels.c   the PTX of the HAL's own kernels
  *   device.c    a GPU: its memory, its scratch memory, its loss
  *   outbox.c    memory that other GPUs read directly
+ *   nccl.c      communicators of NCCL, with other proxies' devices
  *   module.c    modules and functions
  *   blocks.c    16 chunks in one handle of the driver
  *   pins.c      pinned memory that the device reaches directly
@@ -53,8 +54,8 @@
  * device writes when works are done: after those that someone waits for, and after every sixteenth;
  * only this thread changes the window. The loop never waits for a device.
  *
- * A third thread registers and unregisters pinned memory: the driver takes long for it, and may
- * wait for kernels.
+ * Each link (nccl.c) has a thread of its own. One more registers and unregisters pinned memory: the
+ * driver takes long for it, and may wait for kernels.
  *
  * Locks: pin_lock guards the list of spaces with changes of registrations, host_lock the mappings
  * of the window's upper half. hal_device.lock guards the list of chunks to be cleared, the
@@ -89,7 +90,9 @@
 #define CUDA_SCRATCH_CHUNKS ((uint32_t)(CUDA_SCRATCH_BYTES / RF_CHUNK_BYTES))
 #define CUDA_OUTBOX_BYTES (64ull << 20) /* of one job */
 #define CUDA_OUTBOXES 128u              /* of this device and others, at the same time */
-#define CUDA_SUM_TYPES 10u              /* ncclDataType_t */
+#define CUDA_LINKS 64u                  /* one bit each */
+#define CUDA_LINK_BYTES (HAL_LINK_SLOTS * HAL_LINK_SLOT_BYTES)
+#define CUDA_SUM_TYPES 10u /* ncclDataType_t */
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
 #define CUDA_READ_ONLY (1u << 31) /* flag in an entry for a chunk */
 #define CUDA_TEXT_BYTES 256u
@@ -231,7 +234,13 @@ struct hal_device {
 	CUdeviceptr outboxes;
 	CUmemGenericAllocationHandle outbox_handles[CUDA_OUTBOXES]; /* 0: none */
 	CUmemGenericAllocationHandle next_outbox;                   /* for the next job; 0: none */
-	bool has_peers; /* other devices may be able to read this one's memory */
+	/* Link i has its memory at links + i * CUDA_LINK_BYTES. */
+	CUdeviceptr links;
+	pthread_mutex_t link_lock; /* guards the two that follow */
+	uint64_t link_places;      /* bits of those in use */
+	struct hal_link *all_links;
+	pthread_cond_t link_left; /* the list is shorter */
+	bool has_peers;           /* other devices may be able to read this one's memory */
 	struct nvidia_stage stages[CUDA_STAGES];
 	struct {
 		CUfunction sum, scale;
@@ -335,6 +344,9 @@ static inline uint64_t nvidia_near_space(const struct hal_device *device, uint64
 
 	if (device->outboxes && offset < CUDA_OUTBOXES * CUDA_OUTBOX_BYTES)
 		return CUDA_OUTBOX_BYTES - offset % CUDA_OUTBOX_BYTES;
+	offset = addr - device->links;
+	if (device->links && offset < CUDA_LINKS * CUDA_LINK_BYTES)
+		return CUDA_LINK_BYTES - offset % CUDA_LINK_BYTES;
 	return nvidia_scratch_space(device, addr);
 }
 
@@ -344,6 +356,19 @@ int nvidia_outbox_open(struct hal_device *, struct hal_outbox *, char *text, uin
 void nvidia_outbox_close(struct hal_device *, const struct hal_outbox *);
 /* Makes the memory for the next job's outbox, if there is enough. */
 CUresult nvidia_outbox_prepare(struct hal_device *);
+
+/* nccl.c */
+int nvidia_link_open(struct hal_device *, struct hal_link **);
+enum hal_link_state nvidia_link_state(const struct hal_link *, struct hal_link_facts *,
+				      uint64_t *done);
+void nvidia_link_name(struct hal_link *);
+void nvidia_link_connect(struct hal_link *, const uint8_t *id, uint32_t members, uint32_t member);
+void nvidia_link_sum(struct hal_link *, uint64_t addr, uint64_t count, uint32_t dtype,
+		     enum hal_reduction);
+void nvidia_link_cancel(struct hal_link *);
+void nvidia_link_close(struct hal_link *, bool now);
+/* Closes all. False: a call of NCCL has not returned in time. */
+bool nvidia_links_end(struct hal_device *);
 
 /* blocks.c */
 /* The alias address of a chunk, as long as its content does not move. */
