@@ -170,12 +170,23 @@ _DESCRIPTORS = {
     "cudnnRNNDataDescriptor_t": "q",
     "cudnnSpatialTransformerDescriptor_t": "g",
     "cublasHandle_t": "b",
+    "cudnnDropoutDescriptor_t": "o",
+    "cudnnFilterDescriptor_t": "1",  # RF_ROW_… of library_call.h
+    "cudnnConvolutionDescriptor_t": "2",
+    "cudnnPoolingDescriptor_t": "3",
+    "cudnnOpTensorDescriptor_t": "4",
+    "cudnnReduceTensorDescriptor_t": "5",
+    "cudnnLRNDescriptor_t": "6",
+    "cudnnCTCLossDescriptor_t": "7",
 }
 _NAMED = {
     "out": "",
     "optional": "m",
     "host": "w",
     "scalar": "s",
+    "element": "E",
+    "most": "N",
+    "results": "R",
     "absent": "n",
     "known": "x",
     "constant": "c",
@@ -193,8 +204,10 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
     else: ``out`` (``i``: an int that the caller gets, ``l``: one of 64 bits), ``optional`` (``m``:
     one of 64 bits, unless it is NULL), ``host`` (``w``: working memory of the host, whose size is
     the next parameter), ``scalar`` (``s``: a float in memory of the host, or a double if the first
-    tensor has doubles), ``absent`` (``n``: anything but NULL is refused), ``known`` (``x``: an int
-    of the host that ``local`` has set).
+    tensor has doubles), ``element`` (``E``: one in memory of the host, of the first tensor's type),
+    ``results`` (``R``: algorithms that the caller gets; the first ``out`` says how many, at most
+    the number that is in ``most``, ``N``), ``absent`` (``n``: anything but NULL is refused),
+    ``known`` (``x``: an int of the host that ``local`` has set).
 
     Numbers in the memory that a handle's pointer mode selects: ``constant`` (``c``, or ``C`` for
     five), ``updated`` (``u``, ``U``: read and written), ``result`` (``y``). A mapping says how many
@@ -207,8 +220,8 @@ def kinds_of(parameters: tuple[Parameter, ...], named: Any) -> str:
     for parameter in parameters:
         words = [w for w in WORD.findall(parameter.text)[:-1] if w != "const"]
         key = use.pop(parameter.name, "")
-        if key and parameter.text.count("*") != 1:
-            raise Mismatch(f"{parameter.name} is no pointer")
+        if key and parameter.text.count("*") != (key != "most"):
+            raise Mismatch(f"{parameter.name} is {'a' if key == 'most' else 'no'} pointer")
         if key == "out":
             kinds += _OUTPUTS[words[-1]]
         elif key:

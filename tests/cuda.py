@@ -26,7 +26,7 @@ LIBRARIES = {
     "cuda.h": "-lcuda",
     "cublas_v2.h": "-lcublas",
     "cublasLt.h": "-lcublasLt",
-    "cudnn_adv.h": "-lcudnn",
+    "cudnn_ops.h": "-lcudnn",
     "cudnn_backend.h": "-lcudnn",
     "cufft.h": "-lcufft",
     "cusolverDn.h": "-lcusolver",

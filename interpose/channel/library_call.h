@@ -14,6 +14,11 @@
 #define RF_CALL_SLOTS 640u /* at most, without the first */
 #define RF_CALL_OUTS 2u    /* in an answer, at least, after the status */
 #define RF_CALL_OUTS_MAX 16u
+/* Algorithms of a convolution (cudnnConvolution…AlgoPerf_t), in an answer after all others: at
+ * most, slots of one. */
+#define RF_RESULTS 32u
+#define RF_RESULT_SLOTS 6u
+#define RF_RESULTS_SLOTS (RF_RESULTS * RF_RESULT_SLOTS)
 
 /* A descriptor of functions that iterate: bits, tolerance (double), sweeps, sort. The library's
  * defaults hold for the others. */
@@ -33,6 +38,16 @@ enum { RF_JACOBI_THERE = 1, RF_JACOBI_TOLERANCE = 2, RF_JACOBI_SWEEPS = 4, RF_JA
  *                 elements of a vector; what fills gaps; of each run of equal lengths the length 0,
  *                 and how many 32
  *   transformer   sampler 8, type 16, dimensions 32; four sizes
+ *
+ * The others are rows of whole numbers of 32 bits, two in a slot, behind a slot with how many 32:
+ *
+ *   filter        type, layout, dimensions; their sizes
+ *   convolution   mode, type, mathematics, groups, order, places; paddings, strides, dilations
+ *   pooling       mode, NaN, places; their windows, paddings, strides
+ *   operation     operation, type, NaN
+ *   reduction     operation, type, NaN, indices, type of the indices
+ *   LRN           channels, 0; alpha, beta, k (doubles)
+ *   CTC           type, normalisation, gradients, longest label
  */
 #define RF_TENSOR_DIMENSIONS 8u
 #define RF_TENSOR_SLOTS (1u + RF_TENSOR_DIMENSIONS)
@@ -43,6 +58,18 @@ enum { RF_JACOBI_THERE = 1, RF_JACOBI_TOLERANCE = 2, RF_JACOBI_SWEEPS = 4, RF_JA
 #define RF_SEQUENCES_SLOTS (4u + RF_SEQUENCE_RUNS)
 #define RF_TRANSFORMER_DIMENSIONS 4u
 #define RF_TRANSFORMER_SLOTS (1u + RF_TRANSFORMER_DIMENSIONS)
+#define RF_ROW_NUMBERS 24u
+#define RF_ROW_SLOTS (1u + RF_ROW_NUMBERS / 2)
+#define RF_PLACES 6u /* of a convolution, a pooling */
+enum {
+	RF_ROW_FILTER = '1',
+	RF_ROW_CONVOLUTION = '2',
+	RF_ROW_POOLING = '3',
+	RF_ROW_OPERATION = '4',
+	RF_ROW_REDUCTION = '5',
+	RF_ROW_LRN = '6',
+	RF_ROW_CTC = '7',
+};
 
 /* A handle of cuBLAS: its mode of mathematics 0, pointer mode 32, atomics mode 40; target of SMs;
  * address, bytes of its workspace. Its pointer mode says whether a number follows as it is or as
@@ -61,6 +88,8 @@ static inline uint32_t rf_slots_of(char kind)
 	case 'f':
 	case 'p':
 	case 's':
+	case 'E':
+	case 'N':
 	case 'y': return 1;
 	case 'j':
 	case 'e': return RF_JACOBI_SLOTS;
@@ -75,6 +104,13 @@ static inline uint32_t rf_slots_of(char kind)
 	case 'u': return RF_NUMBER_SLOTS;
 	case 'C':
 	case 'U': return RF_FIVE_NUMBERS_SLOTS;
+	case RF_ROW_FILTER:
+	case RF_ROW_CONVOLUTION:
+	case RF_ROW_POOLING:
+	case RF_ROW_OPERATION:
+	case RF_ROW_REDUCTION:
+	case RF_ROW_LRN:
+	case RF_ROW_CTC: return RF_ROW_SLOTS;
 	default: return 0;
 	}
 }
@@ -88,6 +124,7 @@ static inline uint32_t rf_outs_of(char kind)
 	case 'm': return 1;
 	case 'u':
 	case 'U': return rf_slots_of(kind);
+	case 'R': return RF_RESULTS_SLOTS;
 	default: return 0;
 	}
 }
@@ -97,6 +134,16 @@ static inline uint32_t rf_outs_of(char kind)
 struct rf_dnn_weights {
 	uint64_t layer, bytes, weights, matrix;
 };
+/* cudnnCTCLoss and cudnnGetCTCLossWorkspaceSize, whose labels are in memory of the host: the
+ * tensors of probabilities and gradients, the CTC descriptor, then these, and numbers of 32 bits,
+ * two in a slot: for each sequence the length of its input, for each that of its labels, and the
+ * labels. */
+struct rf_dnn_ctc {
+	uint64_t probabilities, costs, gradients, area, area_bytes, algorithm;
+	uint64_t sequences, labels; /* their numbers */
+};
+#define RF_CTC_HEAD                                                                                \
+	(2 * RF_TENSOR_SLOTS + RF_ROW_SLOTS + sizeof(struct rf_dnn_ctc) / sizeof(uint64_t))
 
 /* A plan of cuFFT, as cufftXtMakePlanMany has it. */
 #define RF_FFT_RANK_MAX 3
@@ -140,7 +187,7 @@ struct rf_dnn_exec {
 	uint64_t tensors, list;    /* their number; slots */
 	uint64_t version;          /* of the library that made the plan */
 };
-/* cudnnExecute and cudnnQuery are there for several numbers of slots. */
+/* cudnnExecute, cudnnQuery, and those of CTC are there for several numbers of slots. */
 #define RF_DNN_SIZES(X) X(256) X(1024) X(4080)
 
 #endif

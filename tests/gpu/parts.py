@@ -52,6 +52,8 @@ PROGRAMS: tuple[tuple[str, int, str], ...] = (
     ("nvidia/linear", 2, "10"),
     ("nvidia/convolutions", 2, "6"),
     ("nvidia/layers", 2, "6"),
+    ("nvidia/losses", 2, "6"),
+    ("nvidia/tensors", 2, "6"),
 )
 # Programs that check calls, and programs that take memory or time; they run last. "/": a file that
 # exists, for programs that continue once their file exists.
@@ -75,6 +77,8 @@ OWN_LIBRARIES = {
     "nvidia/linear": ("libcufft.so.12", "libcusolver.so.12"),
     "nvidia/convolutions": ("libcudnn.so.9",),
     "nvidia/layers": ("libcudnn.so.9",),
+    "nvidia/losses": ("libcudnn.so.9",),
+    "nvidia/tensors": ("libcudnn.so.9",),
 }
 # Their kernels use pinned memory.
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")

@@ -171,7 +171,7 @@ def test_libraries_of_which_nothing_is_served_refuse_by_name(build: Build, run: 
         """
         int cufftPlan1d(int *, int, int, int), curandCreateGenerator(void **, int);
         int cusparseCreate(void **), cusparseLtInit(void *), cusolverDnCreate(void **);
-        int cuptiSubscribe(void **, void *, void *), cudnnCreatePoolingDescriptor(void **);
+        int cuptiSubscribe(void **, void *, void *), cudnnCreateAttnDescriptor(void **);
         long cuFileRead(void *, void *, size_t, long, long);
         size_t cudnnGetVersion(void);
         const char *cudnnGetErrorString(int), *cusparseGetErrorString(int);
@@ -187,7 +187,7 @@ def test_libraries_of_which_nothing_is_served_refuse_by_name(build: Build, run: 
             IS(cusolverDnCreate(&handle), 9);
             IS(cuptiSubscribe(&handle, NULL, NULL), 27);
             IS(cuFileRead(NULL, NULL, 1, 0, 0), -5007);
-            IS(cudnnCreatePoolingDescriptor(&handle), 3000);
+            IS(cudnnCreateAttnDescriptor(&handle), 3000);
             IS(cudnnGetVersion() / 10000, 9);
             IS(strstr(cudnnGetErrorString(3000), "not supported") != NULL, 1);
             IS(strstr(cusparseGetErrorString(10), "not supported") != NULL, 1);
@@ -215,5 +215,5 @@ def test_libraries_of_which_nothing_is_served_refuse_by_name(build: Build, run: 
         "cusolverDnCreate",
         "cuptiSubscribe",
         "cuFileRead",
-        "cudnnCreatePoolingDescriptor",
+        "cudnnCreateAttnDescriptor",
     ]

@@ -8,12 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake.h"
+#include "fake_dnn.h"
 
-enum { SUCCESS = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, NOT_FINALIZED = 2004 };
-enum { SHAPE_MISMATCH = 2008, ATTRIBUTE_TYPE = 2010, NOT_SUPPORTED = 3000 };
+enum { NOT_INITIALIZED = 1001, NOT_FINALIZED = 2004, SHAPE_MISMATCH = 2008, ATTRIBUTE_TYPE = 2010 };
 enum { POINTWISE = 0, CONVOLUTION = 1, ENGINE = 2, CONFIGURATION = 3, HEURISTIC = 4, PLAN = 5 };
-enum { CHOICE = 7, INFO = 8, FORWARD = 10, FILTER = 11, DATA = 12, MULTIPLY = 13, GRAPH = 15 };
+enum { CHOICE = 7, INFO = 8, MULTIPLY = 13, GRAPH = 15 };
 enum { PACK = 16, TENSOR = 17 };
 #define ATTRIBUTES 24
 #define ENGINES 3
@@ -107,22 +106,9 @@ static void set_one(struct descriptor *d, int name, int kind, uint64_t value)
 
 /* ---- what runs ---- */
 
-struct tensor {
-	int64_t id, dimensions, size[5], stride[5];
-	bool by_value;
-};
-struct job {
-	int type, engine, spatial;
-	int64_t before[3], step[3], dilation[3];
-	double alpha, beta;
-	struct tensor x, w, y;
-	uint64_t at[3];
-	float value; /* by which a tensor is multiplied */
-};
-
-static struct tensor tensor_of(const struct descriptor *d)
+static struct fake_tensor tensor_of(const struct descriptor *d)
 {
-	struct tensor t = {.id = number(d, 906), .by_value = number(d, 908)};
+	struct fake_tensor t = {.id = number(d, 906), .by_value = number(d, 908)};
 	const struct attribute *size = attribute(d, 902), *stride = attribute(d, 903);
 
 	t.dimensions = size ? size->count : 0;
@@ -133,7 +119,7 @@ static struct tensor tensor_of(const struct descriptor *d)
 	return t;
 }
 
-static float *element(const struct tensor *t, uint64_t at, const int64_t *i)
+static float *element(const struct fake_tensor *t, uint64_t at, const int64_t *i)
 {
 	int64_t offset = 0;
 
@@ -142,7 +128,7 @@ static float *element(const struct tensor *t, uint64_t at, const int64_t *i)
 	return (float *)at + offset;
 }
 
-static int64_t elements(const struct tensor *t)
+static int64_t elements(const struct fake_tensor *t)
 {
 	int64_t count = 1;
 
@@ -151,7 +137,7 @@ static int64_t elements(const struct tensor *t)
 	return count;
 }
 
-static bool next(const struct tensor *t, int64_t *i)
+static bool next(const struct fake_tensor *t, int64_t *i)
 {
 	for (int64_t d = t->dimensions; d--;) {
 		if (++i[d] < t->size[d])
@@ -163,7 +149,7 @@ static bool next(const struct tensor *t, int64_t *i)
 
 /* The tensor that is computed, and its sum of products for one element: over all elements of the
  * other one of y and w (forward: w; filter: y; data: w and all places of y). */
-static double products(const struct job *j, const int64_t *out, bool last_first)
+static double products(const struct fake_convolution *j, const int64_t *out, bool last_first)
 {
 	int64_t w[5] = {0}, y[5] = {0}, x[5];
 	int64_t group_in = j->w.size[1], group_out = j->w.size[0] / (j->x.size[1] / group_in);
@@ -205,10 +191,12 @@ static double products(const struct job *j, const int64_t *out, bool last_first)
 	return j->engine ? (double)sum : exact;
 }
 
-static void convolve(const uint8_t *params)
+void fake_dnn_convolve(const uint8_t *params)
 {
-	const struct job *j = (const void *)params;
-	const struct tensor *to = j->type == FORWARD ? &j->y : j->type == FILTER ? &j->w : &j->x;
+	const struct fake_convolution *j = (const void *)params;
+	const struct fake_tensor *to = j->type == FORWARD  ? &j->y
+				       : j->type == FILTER ? &j->w
+							   : &j->x;
 	uint64_t at = j->at[j->type == FORWARD ? 2 : j->type == FILTER ? 1 : 0];
 	int64_t i[5] = {0};
 
@@ -222,7 +210,7 @@ static void convolve(const uint8_t *params)
 
 static void multiply(const uint8_t *params)
 {
-	const struct job *j = (const void *)params;
+	const struct fake_convolution *j = (const void *)params;
 	int64_t i[5] = {0};
 
 	do
@@ -478,7 +466,7 @@ static uint64_t address_in(const struct descriptor *pack, int64_t id)
 	return 0;
 }
 
-static bool tensor_shown(const struct tensor *t, uint64_t at)
+static bool tensor_shown(const struct fake_tensor *t, uint64_t at)
 {
 	int64_t last[5];
 
@@ -501,7 +489,7 @@ static double scalar(const struct descriptor *d, int name)
 	return a->kind == 4 ? (double)narrow : wide;
 }
 
-static void describe_convolution(struct job *j, const struct descriptor *o)
+static void describe_convolution(struct fake_convolution *j, const struct descriptor *o)
 {
 	int base = o->type == FORWARD ? 700 : o->type == DATA ? 706 : 712;
 	/* in the order of the attributes: forward w, x, y; data w, dx, dy; filter dw, x, dy */
@@ -520,9 +508,9 @@ static void describe_convolution(struct job *j, const struct descriptor *o)
 	}
 }
 
-static bool takes_tensors(struct job *j, const struct descriptor *pack)
+static bool takes_tensors(struct fake_convolution *j, const struct descriptor *pack)
 {
-	const struct tensor *tensors[] = {&j->x, &j->w, &j->y};
+	const struct fake_tensor *tensors[] = {&j->x, &j->w, &j->y};
 
 	for (int i = 0; i < 3; i++) {
 		j->at[i] = address_in(pack, tensors[i]->id);
@@ -537,7 +525,7 @@ static bool takes_tensors(struct job *j, const struct descriptor *pack)
 EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack)
 {
 	const struct descriptor *p = plan, *v = pack, *o;
-	struct job j = {0};
+	struct fake_convolution j = {0};
 	uint64_t area;
 
 	BEGIN(cudnnBackendExecute);
@@ -568,6 +556,7 @@ EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack)
 		return fake_end(BAD_PARAM);
 	}
 	dnn->streamed = false;
-	fake_push_kernel(dnn->stream, o->type == MULTIPLY ? multiply : convolve, &j, sizeof j);
+	fake_push_kernel(dnn->stream, o->type == MULTIPLY ? multiply : fake_dnn_convolve, &j,
+			 sizeof j);
 	return fake_end(SUCCESS);
 }

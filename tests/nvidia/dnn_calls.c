@@ -10,28 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake.h"
+#include "fake_dnn.h"
 
-enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_SUPPORTED = 3000 };
 enum { FLOAT = 0, LSTM = 2, UNPACKED = 0, PACKED = 1 };
 #define WORKSPACE 64
 #define RESERVE 128
 #define STATES 96
-#define SEQUENCES 64
 
-struct numbers { /* of any descriptor here */
-	char kind;
-	bool set, live;
-	int n[16], count, size[8], stride[8];
-	double real;
-	void *states;
-	size_t bytes;
-	unsigned long long seed;
-	const struct numbers *dropout;
-	int lengths[SEQUENCES];
-};
-
-static int make_numbers(void **out, char kind)
+int fake_dnn_make(void **out, char kind)
 {
 	struct numbers *d = calloc(1, sizeof *d);
 
@@ -42,7 +28,7 @@ static int make_numbers(void **out, char kind)
 	return SUCCESS;
 }
 
-static int drop_numbers(struct numbers *d, char kind)
+int fake_dnn_drop(struct numbers *d, char kind)
 {
 	if (!d->live || d->kind != kind)
 		fake_fault("cudnn: a descriptor %c is destroyed as a %c", d->kind, kind);
@@ -51,17 +37,6 @@ static int drop_numbers(struct numbers *d, char kind)
 	return SUCCESS;
 }
 
-#define DESCRIPTOR(name, kind)                                                                     \
-	EXPORT int cudnnCreate##name(void **out)                                                   \
-	{                                                                                          \
-		BEGIN(cudnnCreate##name);                                                          \
-		return fake_end(make_numbers(out, kind));                                          \
-	}                                                                                          \
-	EXPORT int cudnnDestroy##name(void *descriptor)                                            \
-	{                                                                                          \
-		BEGIN(cudnnDestroy##name);                                                         \
-		return fake_end(drop_numbers(descriptor, kind));                                   \
-	}
 DESCRIPTOR(TensorDescriptor, 't')
 DESCRIPTOR(ActivationDescriptor, 'a')
 DESCRIPTOR(DropoutDescriptor, 'o')
@@ -69,7 +44,7 @@ DESCRIPTOR(RNNDescriptor, 'r')
 DESCRIPTOR(RNNDataDescriptor, 'q')
 DESCRIPTOR(SpatialTransformerDescriptor, 'g')
 
-static bool is_set(const char *call, const struct numbers *d, char kind)
+bool fake_dnn_is_set(const char *call, const struct numbers *d, char kind)
 {
 	if (d && d->live && d->set && d->kind == kind)
 		return true;
@@ -77,7 +52,7 @@ static bool is_set(const char *call, const struct numbers *d, char kind)
 	return false;
 }
 
-static bool shown(const char *call, const void *at, uint64_t bytes)
+bool fake_dnn_shown(const char *call, const void *at, uint64_t bytes)
 {
 	uint64_t first = (uint64_t)at;
 
@@ -162,7 +137,7 @@ static float *feature_at(const float *base, const struct numbers *t, int channel
 	return (float *)base + at + i * t->stride[0];
 }
 
-static uint64_t tensor_bytes(const struct numbers *t)
+uint64_t fake_dnn_bytes(const struct numbers *t)
 {
 	uint64_t last = 0;
 
@@ -241,7 +216,7 @@ static void normalise_back(const uint8_t *params)
 	}
 }
 
-static int sized(const char *call, size_t *bytes, size_t value)
+int fake_dnn_sized(const char *call, size_t *bytes, size_t value)
 {
 	if (!fake_dnn_handle(call))
 		return BAD_PARAM;
@@ -255,7 +230,7 @@ EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle
 {
 	(void)handle, (void)mode, (void)ops, (void)x, (void)z, (void)y, (void)p, (void)a;
 	BEGIN(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize);
-	return fake_end(sized("cudnnGetBatchNormalization", bytes, WORKSPACE));
+	return fake_end(fake_dnn_sized("cudnnGetBatchNormalization", bytes, WORKSPACE));
 }
 
 EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int ops,
@@ -266,7 +241,7 @@ EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int m
 	(void)handle, (void)mode, (void)ops, (void)x, (void)y, (void)dy, (void)dz, (void)dx;
 	(void)p, (void)a;
 	BEGIN(cudnnGetBatchNormalizationBackwardExWorkspaceSize);
-	return fake_end(sized("cudnnGetBatchNormalization", bytes, WORKSPACE));
+	return fake_end(fake_dnn_sized("cudnnGetBatchNormalization", bytes, WORKSPACE));
 }
 
 EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int ops,
@@ -274,7 +249,7 @@ EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, in
 {
 	(void)handle, (void)mode, (void)ops, (void)a, (void)x;
 	BEGIN(cudnnGetBatchNormalizationTrainingExReserveSpaceSize);
-	return fake_end(sized("cudnnGetBatchNormalization", bytes, RESERVE));
+	return fake_end(fake_dnn_sized("cudnnGetBatchNormalization", bytes, RESERVE));
 }
 
 EXPORT int cudnnBatchNormalizationForwardTrainingEx(
@@ -299,18 +274,20 @@ EXPORT int cudnnBatchNormalizationForwardTrainingEx(
 
 	(void)handle, (void)mode, (void)ops, (void)activation;
 	BEGIN(cudnnBatchNormalizationForwardTrainingEx);
-	if (zd || z || !is_set(call, xd, 't') || !is_set(call, yd, 't') || !is_set(call, pd, 't') ||
-	    !fake_dnn_handle(call))
+	if (zd || z || !fake_dnn_is_set(call, xd, 't') || !fake_dnn_is_set(call, yd, 't') ||
+	    !fake_dnn_is_set(call, pd, 't') || !fake_dnn_handle(call))
 		return fake_end(BAD_PARAM);
 	k.x = *(struct numbers *)xd;
 	k.alpha = (double)*alpha;
 	k.beta = (double)*beta;
 	each = (uint64_t)features(&k.x) * sizeof(float);
 	if (workspace_bytes < WORKSPACE || reserve_bytes < RESERVE ||
-	    !shown(call, workspace, workspace_bytes) || !shown(call, reserve, reserve_bytes) ||
-	    !shown(call, x, tensor_bytes(&k.x)) || !shown(call, y, tensor_bytes(&k.x)) ||
-	    !shown(call, scale, each) || !shown(call, bias, each) || !shown(call, mean, each) ||
-	    !shown(call, deviation, each))
+	    !fake_dnn_shown(call, workspace, workspace_bytes) ||
+	    !fake_dnn_shown(call, reserve, reserve_bytes) ||
+	    !fake_dnn_shown(call, x, fake_dnn_bytes(&k.x)) ||
+	    !fake_dnn_shown(call, y, fake_dnn_bytes(&k.x)) || !fake_dnn_shown(call, scale, each) ||
+	    !fake_dnn_shown(call, bias, each) || !fake_dnn_shown(call, mean, each) ||
+	    !fake_dnn_shown(call, deviation, each))
 		return fake_end(BAD_PARAM);
 	fake_push_kernel(fake_dnn_stream(), normalise, &k, sizeof k);
 	return fake_end(SUCCESS);
@@ -339,17 +316,19 @@ EXPORT int cudnnBatchNormalizationBackwardEx(
 	(void)handle, (void)mode, (void)ops, (void)yd, (void)y, (void)dzd, (void)dz, (void)bias;
 	(void)activation;
 	BEGIN(cudnnBatchNormalizationBackwardEx);
-	if (!is_set(call, xd, 't') || !is_set(call, dyd, 't') || !is_set(call, dxd, 't') ||
-	    !is_set(call, pd, 't') || !fake_dnn_handle(call) || *alpha != 1 || *beta != 0 ||
-	    *alpha_p != 1 || *beta_p != 0)
+	if (!fake_dnn_is_set(call, xd, 't') || !fake_dnn_is_set(call, dyd, 't') ||
+	    !fake_dnn_is_set(call, dxd, 't') || !fake_dnn_is_set(call, pd, 't') ||
+	    !fake_dnn_handle(call) || *alpha != 1 || *beta != 0 || *alpha_p != 1 || *beta_p != 0)
 		return fake_end(BAD_PARAM);
 	k.x = *(struct numbers *)xd;
 	each = (uint64_t)features(&k.x) * sizeof(float);
 	if (workspace_bytes < WORKSPACE || reserve_bytes < RESERVE ||
-	    !shown(call, workspace, workspace_bytes) || !shown(call, reserve, reserve_bytes) ||
-	    !shown(call, x, tensor_bytes(&k.x)) || !shown(call, dy, tensor_bytes(&k.x)) ||
-	    !shown(call, dx, tensor_bytes(&k.x)) || !shown(call, d_scale, each) ||
-	    !shown(call, d_bias, each))
+	    !fake_dnn_shown(call, workspace, workspace_bytes) ||
+	    !fake_dnn_shown(call, reserve, reserve_bytes) ||
+	    !fake_dnn_shown(call, x, fake_dnn_bytes(&k.x)) ||
+	    !fake_dnn_shown(call, dy, fake_dnn_bytes(&k.x)) ||
+	    !fake_dnn_shown(call, dx, fake_dnn_bytes(&k.x)) ||
+	    !fake_dnn_shown(call, d_scale, each) || !fake_dnn_shown(call, d_bias, each))
 		return fake_end(BAD_PARAM);
 	fake_push_kernel(fake_dnn_stream(), normalise_back, &k, sizeof k);
 	return fake_end(SUCCESS);
@@ -361,7 +340,7 @@ EXPORT int cudnnDropoutGetStatesSize(void *handle, size_t *bytes)
 {
 	(void)handle;
 	BEGIN(cudnnDropoutGetStatesSize);
-	return fake_end(sized("cudnnDropoutGetStatesSize", bytes, STATES));
+	return fake_end(fake_dnn_sized("cudnnDropoutGetStatesSize", bytes, STATES));
 }
 
 static void fill_states(const uint8_t *params)
@@ -378,7 +357,7 @@ static int set_dropout(const char *call, struct numbers *d, float probability, v
 		d->set = d->kind == 'o' && probability == 0;
 		return d->set ? SUCCESS : BAD_PARAM;
 	}
-	if (d->kind != 'o' || !states || bytes < STATES || !shown(call, states, bytes))
+	if (d->kind != 'o' || !states || bytes < STATES || !fake_dnn_shown(call, states, bytes))
 		return BAD_PARAM;
 	d->real = (double)probability;
 	d->states = states;
@@ -427,7 +406,8 @@ EXPORT int cudnnSetRNNDescriptor_v8(void *descriptor, int algorithm, int cell, i
 	d->n[2] = layers;
 	d->dropout = dropout;
 	d->set = true;
-	return fake_end(is_set("cudnnSetRNNDescriptor_v8", dropout, 'o') ? SUCCESS : BAD_PARAM);
+	return fake_end(fake_dnn_is_set("cudnnSetRNNDescriptor_v8", dropout, 'o') ? SUCCESS
+										  : BAD_PARAM);
 }
 
 EXPORT int cudnnSetRNNDataDescriptor(void *descriptor, int type, int layout, int longest, int count,
@@ -472,9 +452,9 @@ EXPORT int cudnnGetRNNWeightSpaceSize(void *handle, void *rnn, size_t *bytes)
 {
 	(void)handle;
 	BEGIN(cudnnGetRNNWeightSpaceSize);
-	if (!is_set("cudnnGetRNNWeightSpaceSize", rnn, 'r'))
+	if (!fake_dnn_is_set("cudnnGetRNNWeightSpaceSize", rnn, 'r'))
 		return fake_end(BAD_PARAM);
-	return fake_end(sized("cudnnGetRNNWeightSpaceSize", bytes, weight_bytes(rnn)));
+	return fake_end(fake_dnn_sized("cudnnGetRNNWeightSpaceSize", bytes, weight_bytes(rnn)));
 }
 
 EXPORT int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int training, void *x,
@@ -482,8 +462,8 @@ EXPORT int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int training, void
 {
 	(void)handle;
 	BEGIN(cudnnGetRNNTempSpaceSizes);
-	if (!is_set("cudnnGetRNNTempSpaceSizes", rnn, 'r') ||
-	    !is_set("cudnnGetRNNTempSpaceSizes", x, 'q'))
+	if (!fake_dnn_is_set("cudnnGetRNNTempSpaceSizes", rnn, 'r') ||
+	    !fake_dnn_is_set("cudnnGetRNNTempSpaceSizes", x, 'q'))
 		return fake_end(BAD_PARAM);
 	*workspace = WORKSPACE;
 	*reserve = training ? RESERVE : 0;
@@ -508,7 +488,7 @@ EXPORT int cudnnGetRNNWeightParams(void *handle, void *descriptor, int32_t layer
 
 	(void)handle;
 	BEGIN(cudnnGetRNNWeightParams);
-	if (!is_set("cudnnGetRNNWeightParams", rnn, 'r') || bytes < weight_bytes(rnn) ||
+	if (!fake_dnn_is_set("cudnnGetRNNWeightParams", rnn, 'r') || bytes < weight_bytes(rnn) ||
 	    layer < 0 || layer >= rnn->n[2] || matrix < 0 || matrix > 7)
 		return fake_end(BAD_PARAM);
 	*m = (float *)weights + weight_at(rnn, layer, matrix);
@@ -608,11 +588,11 @@ static bool lstm_fits(const char *call, void *rnn, void *x, void *y, size_t weig
 		      const void *weights, size_t workspace_bytes, const void *workspace,
 		      size_t reserve_bytes, const void *reserve)
 {
-	return fake_dnn_handle(call) && is_set(call, rnn, 'r') && is_set(call, x, 'q') &&
-	       is_set(call, y, 'q') && weight_size >= weight_bytes(rnn) &&
-	       shown(call, weights, weight_size) && workspace_bytes >= WORKSPACE &&
-	       shown(call, workspace, workspace_bytes) &&
-	       (!reserve_bytes || shown(call, reserve, reserve_bytes));
+	return fake_dnn_handle(call) && fake_dnn_is_set(call, rnn, 'r') &&
+	       fake_dnn_is_set(call, x, 'q') && fake_dnn_is_set(call, y, 'q') &&
+	       weight_size >= weight_bytes(rnn) && fake_dnn_shown(call, weights, weight_size) &&
+	       workspace_bytes >= WORKSPACE && fake_dnn_shown(call, workspace, workspace_bytes) &&
+	       (!reserve_bytes || fake_dnn_shown(call, reserve, reserve_bytes));
 }
 
 EXPORT int cudnnRNNForward(void *handle, void *rnn, int training, const int32_t *lengths, void *xd,
@@ -629,8 +609,9 @@ EXPORT int cudnnRNNForward(void *handle, void *rnn, int training, const int32_t 
 	BEGIN(cudnnRNNForward);
 	if (!lstm_fits(call, rnn, xd, yd, weight_size, weights, workspace_bytes, workspace,
 		       reserve_bytes, reserve) ||
-	    !is_set(call, hd, 't') || !is_set(call, cd, 't') ||
-	    (training && reserve_bytes < RESERVE) || !shown(call, x, 4) || !shown(call, y, 4))
+	    !fake_dnn_is_set(call, hd, 't') || !fake_dnn_is_set(call, cd, 't') ||
+	    (training && reserve_bytes < RESERVE) || !fake_dnn_shown(call, x, 4) ||
+	    !fake_dnn_shown(call, y, 4))
 		return fake_end(BAD_PARAM);
 	k.rnn = *(struct numbers *)rnn;
 	k.x = *(struct numbers *)xd;
@@ -666,8 +647,9 @@ EXPORT int cudnnRNNBackwardData_v8(void *handle, void *rnn, const int32_t *lengt
 	BEGIN(cudnnRNNBackwardData_v8);
 	if (!lstm_fits(call, rnn, xd, yd, weight_size, weights, workspace_bytes, workspace,
 		       reserve_bytes, reserve) ||
-	    !is_set(call, hd, 't') || !is_set(call, cd, 't') || !shown(call, y, 4) ||
-	    !shown(call, dy, 4) || !shown(call, dx, 4))
+	    !fake_dnn_is_set(call, hd, 't') || !fake_dnn_is_set(call, cd, 't') ||
+	    !fake_dnn_shown(call, y, 4) || !fake_dnn_shown(call, dy, 4) ||
+	    !fake_dnn_shown(call, dx, 4))
 		return fake_end(BAD_PARAM);
 	fake_push_kernel(fake_dnn_stream(), mark, &m, sizeof m);
 	return fake_end(SUCCESS);
@@ -686,7 +668,8 @@ EXPORT int cudnnRNNBackwardWeights_v8(void *handle, void *rnn, int add, const in
 	BEGIN(cudnnRNNBackwardWeights_v8);
 	if (!lstm_fits(call, rnn, xd, yd, weight_size, d_weights, workspace_bytes, workspace,
 		       reserve_bytes, reserve) ||
-	    !is_set(call, hd, 't') || !shown(call, x, 4) || !shown(call, y, 4))
+	    !fake_dnn_is_set(call, hd, 't') || !fake_dnn_shown(call, x, 4) ||
+	    !fake_dnn_shown(call, y, 4))
 		return fake_end(BAD_PARAM);
 	fake_push_kernel(fake_dnn_stream(), mark, &m, sizeof m);
 	return fake_end(SUCCESS);
@@ -738,8 +721,8 @@ EXPORT int cudnnSpatialTfGridGeneratorForward(void *handle, void *descriptor, co
 
 	(void)handle;
 	BEGIN(cudnnSpatialTfGridGeneratorForward);
-	if (!fake_dnn_handle(call) || !is_set(call, descriptor, 'g') || !shown(call, theta, 24) ||
-	    !shown(call, grid, 8))
+	if (!fake_dnn_handle(call) || !fake_dnn_is_set(call, descriptor, 'g') ||
+	    !fake_dnn_shown(call, theta, 24) || !fake_dnn_shown(call, grid, 8))
 		return fake_end(BAD_PARAM);
 	g.st = *(struct numbers *)descriptor;
 	fake_push_kernel(fake_dnn_stream(), make_grid, &g, sizeof g);

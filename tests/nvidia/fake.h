@@ -12,6 +12,7 @@
  *   fake_called(name, bytes)    the call of the last matrix product; the bytes of its workspace
  *   fake_version(cublaslt, cublas)  their versions from now on: 130100 for 13.1.0
  *   fake_settings(values)       of cuBLAS's handle: modes of mathematics, pointers and atomics; SMs
+ *   fake_most()                 results that cuDNN was last asked for, of algorithms
  *   fake_hold(hold)             1: host functions, and the work behind them, wait; 0: no longer
  *   fake_reset()                forgets all that a lost device left
  *
@@ -26,7 +27,7 @@
  * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
  * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
  * are blas.c: cuBLASLt, cublas.c, routines.c, matrices.c and factors.c: cuBLAS, fft.c: cuFFT,
- * solver.c: cuSOLVER, dnn.c and dnn_calls.c: cuDNN, cupti.c: CUPTI.
+ * solver.c: cuSOLVER, dnn*.c: cuDNN, cupti.c: CUPTI.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H
@@ -141,6 +142,7 @@ EXPORT void fake_fail(const char *call, int nth, int error);
 EXPORT int fake_faults(char *text, int bytes);
 EXPORT int fake_calls(const char *call);
 EXPORT int fake_computed(void);
+EXPORT int fake_most(void);
 EXPORT void fake_version(int cublaslt, int cublas);
 EXPORT uint64_t fake_called(char *name, int bytes);
 EXPORT void fake_settings(int values[4]);

@@ -107,6 +107,10 @@ class Fake:
         """cublasComputeType_t of the last matrix product."""
         return int(self._library.fake_computed())
 
+    def most(self) -> int:
+        """How many algorithms cuDNN was last asked for."""
+        return int(self._library.fake_most())
+
     def versions(self, cublaslt: int = 130100, cublas: int = 130100) -> None:
         """Set the versions of the libraries: 130100 for 13.1.0."""
         self._library.fake_version(cublaslt, cublas)

@@ -1,16 +1,10 @@
 // layers.cu: ranks that normalise a batch, run an LSTM and its gradients, fill the states of a
 // dropout, and make a spatial transformer's grid, with cuDNN's functions outside of its backend
 // API. All numbers depend on the rank and the step.
-#include "../programs/common.h"
+#include "dnn_program.h"
 
 // As in <cudnn_ops.h> and <cudnn_adv.h>, which are not everywhere.
 extern "C" {
-int cudnnCreate(void **);
-int cudnnDestroy(void *);
-int cudnnSetStream(void *, cudaStream_t);
-int cudnnCreateTensorDescriptor(void **);
-int cudnnDestroyTensorDescriptor(void *);
-int cudnnSetTensorNdDescriptor(void *, int, int, const int *, const int *);
 int cudnnGetTensorNdDescriptor(const void *, int, int *, int *, int *, int *);
 int cudnnDeriveBNTensorDescriptor(void *, void *, int);
 int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *, int, int, void *, void *,
@@ -22,10 +16,6 @@ int cudnnBatchNormalizationForwardTrainingEx(void *, int, int, const void *, con
                                              void *, const void *, const void *, double, void *,
                                              void *, double, void *, void *, void *, void *,
                                              size_t, void *, size_t);
-int cudnnCreateDropoutDescriptor(void **);
-int cudnnDestroyDropoutDescriptor(void *);
-int cudnnDropoutGetStatesSize(void *, size_t *);
-int cudnnSetDropoutDescriptor(void *, void *, float, void *, size_t, unsigned long long);
 int cudnnRestoreDropoutDescriptor(void *, void *, float, void *, size_t, unsigned long long);
 int cudnnCreateRNNDescriptor(void **);
 int cudnnDestroyRNNDescriptor(void *);
@@ -53,45 +43,7 @@ int cudnnRNNBackwardWeights_v8(void *, void *, int, const int32_t *, void *, con
                                const void *, void *, const void *, size_t, void *, size_t, void *,
                                size_t, void *);
 }
-enum { FLOAT = 0, SPATIAL = 1, LSTM = 2, DOUBLE_BIAS = 2, PADDED = 1 };
-#define OK(call) EXPECT((call) == 0, "%s", #call)
-
-static std::vector<float> host(const float *at, size_t n)
-{
-    std::vector<float> out(n);
-    CUDA_CHECK(cudaDeviceSynchronize());
-    CUDA_CHECK(cudaMemcpy(out.data(), at, n * sizeof(float), cudaMemcpyDeviceToHost));
-    return out;
-}
-
-static void expect_near(const char *what, const std::vector<float> &a,
-                        const std::vector<double> &b)
-{
-    for (size_t i = 0; i < a.size(); i++)
-        EXPECT(fabs(a[i] - b[i]) < 1e-3, "%s: element %zu is %g, not %g", what, i, a[i], b[i]);
-}
-
-static std::vector<float> waves(size_t n, double seed)
-{
-    std::vector<float> out(n);
-    for (size_t i = 0; i < n; i++)
-        out[i] = float(sin(seed + double(i) * 0.7));
-    return out;
-}
-
-static void *tensor(std::vector<int> size)
-{
-    std::vector<int> stride(size.size(), 1);
-    void *t;
-    for (size_t i = size.size() - 1; i--;)
-        stride[i] = stride[i + 1] * size[i + 1];
-    OK(cudnnCreateTensorDescriptor(&t));
-    OK(cudnnSetTensorNdDescriptor(t, FLOAT, int(size.size()), size.data(), stride.data()));
-    return t;
-}
-
-static void *bytes_on_device(size_t bytes) { return on_device<char>(bytes ? bytes : 1); }
-
+enum { SPATIAL = 1, LSTM = 2, DOUBLE_BIAS = 2, PADDED = 1 };
 // ---- batch normalisation ----
 
 static void normalise(int k, double seed, void *handle)

@@ -458,7 +458,13 @@ def test_descriptors_of_a_hostile_rank_are_refused(device: Device, functions: Fu
 
 # ---- the whole way ----
 
-PROGRAMS = {"convolutions": 1 + 3 * 6, "layers": 1 + 4 * 6}  # and their lines
+PROGRAMS = {
+    "convolutions": 1 + 3 * 6,
+    "layers": 1 + 4 * 6,
+    "losses": 5 * 6,
+    "older": 7 * 6,
+    "tensors": 10 * 6,
+}  # and their lines
 STEPS = 6
 
 

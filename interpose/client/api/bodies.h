@@ -351,6 +351,9 @@ int tensor_create(void **out);
 int tensor_destroy(void *tensor);
 int tensor_set(void *tensor, int type, int dimensions, const int *size, const int *stride);
 int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, int w);
+int tensor_set_layout(void *tensor, int layout, int type, int dimensions, const int *size);
+int tensor_bytes(const struct dnn_tensor *, size_t *bytes);
+int tensor_get_4d(const struct dnn_tensor *, int *type, int *const size[4], int *const stride[4]);
 int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride);
 
 bool dnn_is_remote(void); /* NVIDIA's own library is called, in the proxy */
@@ -360,6 +363,7 @@ bool dnn_is_remote(void); /* NVIDIA's own library is called, in the proxy */
 int descriptor_create(char kind, void **out, const char *name);
 int descriptor_destroy(char kind, void *descriptor);
 int activation_set(void *descriptor, int mode, int nan, double coefficient);
+int activation_get(void *descriptor, int *mode, int *nan, double *coefficient);
 /* `fill`: the library fills the states. */
 int dropout_set(void *descriptor, const void *handle, float probability, const void *states,
 		size_t bytes, unsigned long long seed, bool fill);
@@ -370,6 +374,42 @@ int rnn_weights(const void *handle, const void *rnn, const struct rf_dnn_weights
 int sequences_set(void *descriptor, int type, int layout, int longest, int count, int elements,
 		  const int *lengths, const void *fill);
 int transformer_set(void *descriptor, int sampler, int type, int dimensions, const int *sizes);
+
+/* dnn_rows.c: descriptors that are rows of numbers; `kind` is an RF_ROW_… */
+int row_set(int kind, void *descriptor, const int *numbers, uint32_t count);
+int filter_set(void *descriptor, int type, int layout, int dimensions, const int *sizes);
+int convolution_set(void *descriptor, int places, const int *padding, const int *stride,
+		    const int *dilation, int mode, int type);
+/* 2: how it computes, 3: its groups, 4: the order of its filters */
+int convolution_change(void *descriptor, int number, int value);
+int pooling_set(void *descriptor, int mode, int nan, int places, const int *windows,
+		const int *padding, const int *stride);
+int lrn_set(void *descriptor, unsigned channels, double alpha, double beta, double k);
+/* Stores the first numbers of a row where these point, unless they are NULL. */
+int row_get(int kind, void *descriptor, int *const *to, uint32_t count);
+/* The same for rows that end with lists of equal lengths: the first `most` numbers of each are
+ * stored. The last one of the first numbers is the length. */
+int row_get_lists(int kind, void *descriptor, int *const *to, uint32_t count, int most,
+		  int *const *lists, uint32_t list_count);
+int lrn_get(void *descriptor, unsigned *channels, double *alpha, double *beta, double *k);
+int filter_bytes(void *descriptor, size_t *bytes);
+/* The sizes of what a convolution, or a pooling, makes of a tensor. */
+int convolution_sizes(void *descriptor, const struct dnn_tensor *, void *filter, int dimensions,
+		      int *sizes);
+int convolution_sizes_4d(void *descriptor, const struct dnn_tensor *, void *filter,
+			 int *const to[4]);
+int pooling_sizes(void *descriptor, const struct dnn_tensor *, int dimensions, int *sizes);
+int pooling_sizes_4d(void *descriptor, const struct dnn_tensor *, int *const to[4]);
+
+/* dnn_ctc.c: losses with labels in memory of the host */
+struct ctc_labels {
+	const int *labels, *label_lengths, *input_lengths;
+};
+int ctc_loss(const void *handle, struct rf_dnn_ctc, const struct dnn_tensor *probabilities,
+	     const struct dnn_tensor *gradients, const void *descriptor, struct ctc_labels);
+int ctc_size(const void *handle, int algorithm, const struct dnn_tensor *probabilities,
+	     const struct dnn_tensor *gradients, const void *descriptor, struct ctc_labels,
+	     size_t *bytes);
 
 /* dnn_backend.c: `count` and `most` are numbers of elements of an attribute */
 int backend_create(int type, void **out);

@@ -228,6 +228,57 @@ int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, i
 	return CUDNN_STATUS_NOT_SUPPORTED;
 }
 
+int tensor_set_layout(void *tensor, int layout, int type, int dimensions, const int *size)
+{
+	int stride[DNN_DIMENSIONS_MAX], next = 1;
+
+	if (!size)
+		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+	if (dimensions < 3 || dimensions > DNN_DIMENSIONS_MAX)
+		return CUDNN_STATUS_NOT_SUPPORTED;
+	if (layout != CUDNN_TENSOR_NCHW && layout != CUDNN_TENSOR_NHWC)
+		return tensor_set_packed(tensor, layout, type, 1, 1, 1, 1);
+	if (layout == CUDNN_TENSOR_NHWC) {
+		stride[1] = 1;
+		next = size[1];
+	}
+	for (int i = dimensions - 1; i >= 0; i--) {
+		if (i == 1 && layout == CUDNN_TENSOR_NHWC)
+			continue;
+		stride[i] = next;
+		next *= size[i];
+	}
+	return tensor_set(tensor, type, dimensions, size, stride);
+}
+
+int tensor_bytes(const struct dnn_tensor *t, size_t *bytes)
+{
+	int64_t last = 0;
+
+	if (!t || !bytes)
+		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+	for (int64_t i = 0; i < t->dimensions; i++)
+		last += (t->size[i] - 1) * t->stride[i];
+	*bytes = t->dimensions ? (size_t)(last + 1) * dnn_type_bytes(t->type) : 0;
+	return CUDNN_STATUS_SUCCESS;
+}
+
+int tensor_get_4d(const struct dnn_tensor *t, int *type, int *const size[4], int *const stride[4])
+{
+	if (!t || !type)
+		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+	if (t->dimensions != 4)
+		return CUDNN_STATUS_BAD_PARAM;
+	*type = t->type;
+	for (int i = 0; i < 4; i++) {
+		if (size[i])
+			*size[i] = (int)t->size[i];
+		if (stride[i])
+			*stride[i] = (int)t->stride[i];
+	}
+	return CUDNN_STATUS_SUCCESS;
+}
+
 /* Reads a descriptor of at most `most` dimensions. */
 int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride)
 {

@@ -40,6 +40,26 @@ bool dnn_even(const struct dnn_tensor *, int64_t first, int64_t *step);
 /* The product of the sizes from `first` on. */
 int64_t dnn_elements(const struct dnn_tensor *, int64_t first);
 
+/* ---- dnn_descriptors.c: for NVIDIA's own library ---- */
+
+#define DNN_PRESENT 1u  /* in the first slot of a descriptor that is set */
+struct dnn_descriptor { /* none of a tensor */
+	char kind;
+	uint64_t slots[];
+};
+struct dnn_descriptor *descriptor_of(char kind, void *descriptor); /* NULL: none of this kind */
+size_t dnn_type_bytes(int type); /* of an element, of any type; 0: it is unknown */
+/* Writes one as it is sent; NULL: none. */
+void dnn_put(uint64_t *slots, char kind, const void *descriptor);
+/* A function that is there for each of RF_DNN_SIZES. */
+struct dnn_sized {
+	struct remote_function f;
+	size_t slots;
+};
+#define DNN_SIZES 3
+/* NULL: there is none for so many slots. */
+struct remote_function *dnn_sized_for(struct dnn_sized[DNN_SIZES], size_t slots);
+
 /* ---- dnn_convolution.c ---- */
 
 enum dnn_direction { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_FILTER };

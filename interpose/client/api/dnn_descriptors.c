@@ -1,32 +1,38 @@
 /* dnn_descriptors.c: descriptors of cuDNN's functions for recurrent networks, dropout, activations
- * and spatial transformers, which NVIDIA's own library computes. A descriptor is kept as it is sent
- * (library_call.h); a tensor's is dnn.c's. Errors are cudnnStatus_t.
+ * and spatial transformers, which NVIDIA's own library computes; dnn_rows.c has the others. A
+ * descriptor is kept as it is sent (library_call.h); a tensor's is dnn.c's. Errors are
+ * cudnnStatus_t.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "dnn.h"
 
-#define PRESENT 1u
+size_t dnn_type_bytes(int type)
+{
+	static const uint8_t bytes[] = {4, 8, 2, 1, 4, 4, 1, 4, 32, 2, 8, 1, 1, 1};
 
-struct dnn_descriptor {
-	char kind;
-	uint64_t slots[];
-};
+	return type >= 0 && type < (int)sizeof bytes ? bytes[type] : 0;
+}
 
 static bool dnn_has_doubles(const void *tensor)
 {
 	return tensor && ((const struct dnn_tensor *)tensor)->type == CUDNN_DATA_DOUBLE;
 }
 
+static size_t dnn_element_bytes(const void *tensor)
+{
+	return tensor ? dnn_type_bytes(((const struct dnn_tensor *)tensor)->type) : 0;
+}
+
 static void put_tensor(uint64_t *slots, const struct dnn_tensor *t)
 {
-	slots[0] = PRESENT | (uint64_t)(uint8_t)t->type << 8 | (uint64_t)t->dimensions << 32;
+	slots[0] = DNN_PRESENT | (uint64_t)(uint8_t)t->type << 8 | (uint64_t)t->dimensions << 32;
 	for (int64_t i = 0; i < t->dimensions; i++)
 		slots[1 + i] = (uint32_t)t->size[i] | (uint64_t)t->stride[i] << 32;
 }
 
-static void dnn_put(uint64_t *slots, char kind, const void *descriptor)
+void dnn_put(uint64_t *slots, char kind, const void *descriptor)
 {
 	size_t bytes = rf_slots_of(kind) * sizeof *slots;
 
@@ -39,6 +45,14 @@ static void dnn_put(uint64_t *slots, char kind, const void *descriptor)
 		memcpy(slots, ((const struct dnn_descriptor *)descriptor)->slots, bytes);
 }
 
+struct remote_function *dnn_sized_for(struct dnn_sized all[DNN_SIZES], size_t slots)
+{
+	for (size_t i = 0; i < DNN_SIZES; i++)
+		if (slots <= all[i].slots)
+			return &all[i].f;
+	return NULL;
+}
+
 struct remote_library remote_cudnn = {
 	.image = RF_LIBRARY_TEXT "cudnn",
 	.without = "not supported by rankfold on this device; torch.backends.cudnn.enabled = False "
@@ -48,6 +62,7 @@ struct remote_library remote_cudnn = {
 		   CUDNN_STATUS_EXECUTION_FAILED},
 	.put = dnn_put,
 	.has_doubles = dnn_has_doubles,
+	.element_bytes = dnn_element_bytes,
 };
 
 int descriptor_create(char kind, void **out, const char *name)
@@ -68,8 +83,7 @@ int descriptor_create(char kind, void **out, const char *name)
 	return CUDNN_STATUS_SUCCESS;
 }
 
-/* NULL: it is none of this kind. */
-static struct dnn_descriptor *descriptor_of(char kind, void *descriptor)
+struct dnn_descriptor *descriptor_of(char kind, void *descriptor)
 {
 	struct dnn_descriptor *d = descriptor;
 
@@ -90,8 +104,20 @@ int activation_set(void *descriptor, int mode, int nan, double coefficient)
 
 	if (!d)
 		return CUDNN_STATUS_BAD_PARAM;
-	d->slots[0] = PRESENT | (uint64_t)(uint8_t)mode << 8 | (uint64_t)(uint8_t)nan << 16;
+	d->slots[0] = DNN_PRESENT | (uint64_t)(uint8_t)mode << 8 | (uint64_t)(uint8_t)nan << 16;
 	d->slots[1] = sent_double(coefficient);
+	return CUDNN_STATUS_SUCCESS;
+}
+
+int activation_get(void *descriptor, int *mode, int *nan, double *coefficient)
+{
+	const struct dnn_descriptor *d = descriptor_of('a', descriptor);
+
+	if (!d || !d->slots[0] || !mode || !nan || !coefficient)
+		return CUDNN_STATUS_BAD_PARAM;
+	*mode = (int)(d->slots[0] >> 8 & 0xff);
+	*nan = (int)(d->slots[0] >> 16 & 0xff);
+	memcpy(coefficient, &d->slots[1], sizeof *coefficient);
 	return CUDNN_STATUS_SUCCESS;
 }
 
@@ -108,7 +134,7 @@ int dropout_set(void *descriptor, const void *handle, float probability, const v
 	if (!h)
 		return CUDNN_STATUS_NOT_INITIALIZED;
 	memcpy(&bits, &probability, sizeof bits);
-	d->slots[0] = PRESENT;
+	d->slots[0] = DNN_PRESENT;
 	d->slots[1] = bits;
 	d->slots[2] = (uint64_t)states;
 	d->slots[3] = bytes;
@@ -124,7 +150,7 @@ int rnn_set(void *descriptor, const uint32_t n[13], const void *dropout)
 
 	if (!d)
 		return CUDNN_STATUS_BAD_PARAM;
-	d->slots[0] = PRESENT;
+	d->slots[0] = DNN_PRESENT;
 	for (int i = 0; i < 7; i++)
 		d->slots[0] |= (uint64_t)(uint8_t)n[i] << (8 + 8 * i);
 	for (int i = 0; i < 3; i++)
@@ -156,7 +182,7 @@ int sequences_set(void *descriptor, int type, int layout, int longest, int count
 		}
 		run[run_count++] = (uint32_t)lengths[i] | 1ull << 32;
 	}
-	d->slots[0] = PRESENT | (uint64_t)(uint8_t)type << 8 | (uint64_t)(uint8_t)layout << 16 |
+	d->slots[0] = DNN_PRESENT | (uint64_t)(uint8_t)type << 8 | (uint64_t)(uint8_t)layout << 16 |
 		      (fill ? 1ull << 24 : 0) | run_count << 32;
 	d->slots[1] = (uint32_t)longest | (uint64_t)(uint32_t)count << 32;
 	d->slots[2] = (uint32_t)elements;
@@ -174,8 +200,8 @@ int transformer_set(void *descriptor, int sampler, int type, int dimensions, con
 
 	if (!d || !sizes || dimensions < 1 || dimensions > (int)RF_TRANSFORMER_DIMENSIONS)
 		return CUDNN_STATUS_BAD_PARAM;
-	d->slots[0] = PRESENT | (uint64_t)(uint8_t)sampler << 8 | (uint64_t)(uint8_t)type << 16 |
-		      (uint64_t)dimensions << 32;
+	d->slots[0] = DNN_PRESENT | (uint64_t)(uint8_t)sampler << 8 |
+		      (uint64_t)(uint8_t)type << 16 | (uint64_t)dimensions << 32;
 	for (int i = 0; i < dimensions; i++)
 		d->slots[1 + i] = (uint32_t)sizes[i];
 	return CUDNN_STATUS_SUCCESS;

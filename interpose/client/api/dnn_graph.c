@@ -123,19 +123,8 @@ static struct list *list_of(const struct node *n)
 #define SIZES_OF(name) {RF_DNN_SIZES(SIZE_##name)}
 #define SIZE_query(slots) {{.name = "cudnnQuery " #slots}, slots},
 #define SIZE_execute(slots) {{.name = "cudnnExecute " #slots}, slots},
-static struct sized {
-	struct remote_function f;
-	size_t slots;
-} queries[] = SIZES_OF(query), executes[] = SIZES_OF(execute);
-#define SIZES (sizeof queries / sizeof *queries)
-
-static struct remote_function *sized_for(struct sized *all, size_t slots)
-{
-	for (size_t i = 0; i < SIZES; i++)
-		if (slots <= all[i].slots)
-			return &all[i].f;
-	return NULL;
-}
+static struct dnn_sized queries[DNN_SIZES] = SIZES_OF(query);
+static struct dnn_sized executes[DNN_SIZES] = SIZES_OF(execute);
 
 /* The stream of the handle that a descriptor, or one to which it refers, was given. */
 static const void *stream_of_node(const struct node *n)
@@ -174,7 +163,7 @@ static int query_library(const struct node *n, uint64_t *answer)
 	if (sent) {
 		sent[1] = l->slot_count;
 		memcpy(sent + 2, l->slots, l->slot_count * sizeof *sent);
-		status = remote_query(&remote_cudnn, sized_for(queries, 2 + l->slot_count),
+		status = remote_query(&remote_cudnn, dnn_sized_for(queries, 2 + l->slot_count),
 				      stream_of_node(n), sent, 2 + (size_t)l->slot_count, answer,
 				      RF_DNN_QUERY_SLOTS);
 	}
@@ -398,7 +387,7 @@ static int execute_list(const struct list *l, const struct node *plan, const str
 		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
 	exec.tensors = (uint64_t)ids->count;
 	count = head + 2 * exec.tensors + l->slot_count;
-	if (!sized_for(executes, 1 + count)) {
+	if (!dnn_sized_for(executes, 1 + count)) {
 		LOG_ONCE("a cuDNN plan of this size is not supported by rankfold");
 		return CUDNN_STATUS_NOT_SUPPORTED;
 	}
@@ -409,7 +398,7 @@ static int execute_list(const struct list *l, const struct node *plan, const str
 	status = put_tensors(sent + 1 + head, l, ids, at);
 	memcpy(sent + 1 + head + 2 * exec.tensors, l->slots, l->slot_count * sizeof *sent);
 	if (!status)
-		status = remote_query(&remote_cudnn, sized_for(executes, 1 + count), h->stream,
+		status = remote_query(&remote_cudnn, dnn_sized_for(executes, 1 + count), h->stream,
 				      sent, 1 + count, NULL, 0);
 	free(sent);
 	return status;

@@ -172,20 +172,25 @@ struct sending {
 	uint64_t slots[1 + RF_CALL_SLOTS];
 	size_t count; /* of the slots, with the first */
 	size_t result; /* the slot for the address of a result that the host gets; 0: there is none */
+	size_t answer_slots;
 	const struct handle *h;
 	bool waits;
 };
 
-/* A factor in host memory, in the type that the library reads. */
-static uint64_t sent_scalar(const struct sending *s, uint64_t at)
+/* A number in host memory: a factor in the type that the library reads, or an element of the first
+ * tensor. */
+static int send_scalar(struct sending *s, char kind, uint64_t at)
 {
 	const char *tensor = strchr(s->f->kinds, 't');
 	const void *of = tensor ? (const void *)s->values[tensor - s->f->kinds] : NULL;
-	size_t bytes = of && s->l->has_doubles(of) ? 8 : 4;
-	uint64_t value = 0;
+	size_t bytes = kind == 'E' ? s->l->element_bytes(of) : of && s->l->has_doubles(of) ? 8 : 4;
+	uint64_t *to = s->slots + s->count++;
 
-	memcpy(&value, (const void *)at, bytes);
-	return value;
+	*to = 0;
+	if (!at || !bytes || bytes > sizeof *to)
+		return s->l->status.invalid;
+	memcpy(to, (const void *)at, bytes);
+	return 0;
 }
 
 static bool numbers_on_device(const struct sending *s) { return s->h->modes[BLAS_POINTERS]; }
@@ -237,17 +242,23 @@ static int put_parameter(struct sending *s, size_t i)
 	case 'a':
 	case 'r':
 	case 'q':
-	case 'g': s->l->put(to, kind, (const void *)value); break;
+	case 'g':
+	case 'o':
+	case RF_ROW_FILTER:
+	case RF_ROW_CONVOLUTION:
+	case RF_ROW_POOLING:
+	case RF_ROW_OPERATION:
+	case RF_ROW_REDUCTION:
+	case RF_ROW_LRN:
+	case RF_ROW_CTC: s->l->put(to, kind, (const void *)value); break;
 	case 'c':
 	case 'C':
 	case 'u':
 	case 'U':
 	case 'y': return send_number(s, i, kind);
 	case 's':
-		if (!value)
-			return s->l->status.invalid;
-		*to = sent_scalar(s, value);
-		break;
+	case 'E': return send_scalar(s, kind, value);
+	case 'R': s->answer_slots += RF_RESULTS_SLOTS; /* fallthrough */
 	case 'i':
 	case 'l':
 		if (!value)
@@ -273,6 +284,7 @@ static void store_outs(const struct sending *s, const uint64_t *answer)
 {
 	const uint64_t *outs = answer + 1;
 	const char *kinds = s->f->kinds;
+	uint32_t most = (uint32_t)*outs; /* results, if there are any */
 
 	for (size_t i = 0; kinds[i]; i++) {
 		void *to = (void *)s->values[i];
@@ -281,6 +293,12 @@ static void store_outs(const struct sending *s, const uint64_t *answer)
 			memcpy(to, outs, kinds[i] == 'i' ? 4 : 8);
 		else if (strchr("uU", kinds[i]) && !numbers_on_device(s))
 			memcpy(to, outs, s->sizes[i]);
+		else if (kinds[i] == 'N' && s->values[i] < most)
+			most = (uint32_t)s->values[i];
+		else if (kinds[i] == 'R')
+			memcpy(to, outs,
+			       (most < RF_RESULTS ? most : RF_RESULTS) * RF_RESULT_SLOTS *
+				       sizeof *outs);
 		else if (kinds[i] == 'y' && s->result)
 			memcpy(to, answer + RESULT_AT, s->sizes[i]);
 		outs += rf_outs_of(kinds[i]);
@@ -291,7 +309,7 @@ int remote_call(struct remote_library *l, struct remote_function *f, const uint6
 		const size_t *sizes, int checked)
 {
 	struct sending s;
-	uint64_t answer[ANSWER_SLOTS];
+	uint64_t answer[ANSWER_SLOTS + RF_RESULTS_SLOTS];
 	int status = checked == l->status.refused ? 0 : checked;
 
 	s.l = l;
@@ -300,16 +318,15 @@ int remote_call(struct remote_library *l, struct remote_function *f, const uint6
 	s.sizes = sizes;
 	s.count = 1;
 	s.result = 0;
+	s.answer_slots = ANSWER_SLOTS;
 	s.h = NULL;
 	s.waits = checked && !atomic_load_explicit(&captures_active, memory_order_relaxed);
 	for (size_t i = 0; f->kinds[i] && !status; i++)
 		status = put_parameter(&s, i);
-	if (!status && !s.h)
-		status = l->status.no_handle;
 	if (status)
 		return status;
-	status = query(l, f, s.h->stream, s.slots, s.count, s.waits ? answer : NULL, ANSWER_SLOTS,
-		       s.result);
+	status = query(l, f, s.h ? s.h->stream : NULL, s.slots, s.count, s.waits ? answer : NULL,
+		       s.answer_slots, s.result);
 	if (!status && s.waits)
 		store_outs(&s, answer);
 	return status;

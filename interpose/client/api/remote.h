@@ -21,10 +21,11 @@ struct remote_library {
 		int no_handle, invalid, refused, failed;
 	} status;
 	/* For libraries with other descriptors than struct jacobi: `put` writes one as it is sent
-	 * (NULL: none), or a handle's state, and `has_doubles` says whether a tensor has doubles.
-	 */
+	 * (NULL: none), or a handle's state; `has_doubles` says whether a tensor has doubles, and
+	 * `element_bytes` how many bytes one of its elements has. */
 	void (*put)(uint64_t *slots, char kind, const void *descriptor);
 	bool (*has_doubles)(const void *tensor);
+	size_t (*element_bytes)(const void *tensor);
 	struct module *module; /* under CARRIED_LOCK */
 	_Atomic bool reported;
 	/* 1, or -1; 0: not known yet */

@@ -50,9 +50,13 @@ static struct nvidia_call calls[] = {
 #define DNN_QUERY(slots) {NVIDIA_CUDNN, "cudnnQuery " #slots, NULL, nvidia_dnn_query, slots, NULL},
 #define DNN_EXECUTE(slots)                                                                         \
 	{NVIDIA_CUDNN, "cudnnExecute " #slots, NULL, nvidia_dnn_execute, slots, NULL},
-	RF_DNN_SIZES(DNN_QUERY)
-		RF_DNN_SIZES(DNN_EXECUTE){NVIDIA_CUDNN, "cudnnSetDropoutDescriptor", NULL,
-					  nvidia_dnn_dropout, 1 + RF_DROPOUT_SLOTS, NULL},
+#define DNN_CTC(slots) {NVIDIA_CUDNN, "cudnnCTCLoss " #slots, NULL, nvidia_dnn_ctc, slots, NULL},
+#define DNN_CTC_SIZE(slots)                                                                        \
+	{NVIDIA_CUDNN, "cudnnGetCTCLossWorkspaceSize " #slots, NULL, nvidia_dnn_ctc_size, slots,   \
+	 NULL},
+	RF_DNN_SIZES(DNN_QUERY) RF_DNN_SIZES(DNN_EXECUTE) RF_DNN_SIZES(DNN_CTC)
+		RF_DNN_SIZES(DNN_CTC_SIZE){NVIDIA_CUDNN, "cudnnSetDropoutDescriptor", NULL,
+					   nvidia_dnn_dropout, 1 + RF_DROPOUT_SLOTS, NULL},
 	{NVIDIA_CUDNN, "cudnnGetRNNWeightParams", NULL, nvidia_dnn_weights,
 	 1 + RF_RNN_SLOTS + sizeof(struct rf_dnn_weights) / sizeof(uint64_t), NULL},
 #define RF_REMOTE(library, name, kinds) {LIBRARY_##library, #name, kinds, NULL, 0, NULL},
@@ -75,6 +79,7 @@ struct call_arguments {
 	/* Numbers in memory of the host, which a library may read 16 bytes at a time. */
 	_Alignas(16) uint64_t numbers[NUMBERS_MAX][(RF_FIVE_NUMBERS_SLOTS + 1) & ~1u];
 	uint64_t of[CALL_ARGUMENTS_MAX], outs[RF_CALL_OUTS_MAX];
+	uint64_t results[RF_RESULTS_SLOTS];
 	double doubles[CALL_DOUBLES_MAX];
 	uint32_t count, double_count, out_count, number_count;
 	int ignored;    /* that the host has already */
@@ -129,6 +134,8 @@ static void make_number(struct call_arguments *a, char kind, const uint64_t *slo
 static int make_argument(struct hal_stream *s, const struct hal_space *space, char kind,
 			 const uint64_t *slots, struct call_arguments *a)
 {
+	if (nvidia_dnn_is_row(kind))
+		return make_dnn(a, space, kind, slots);
 	switch (kind) {
 	case 'b': a->on_device = *slots & RF_BLAS_ON_DEVICE; /* fallthrough */
 	case 'h': a->of[a->count++] = (uint64_t)(uintptr_t)a->handle; return 0;
@@ -147,9 +154,13 @@ static int make_argument(struct hal_stream *s, const struct hal_space *space, ch
 	case 'a':
 	case 'r':
 	case 'q':
+	case 'o':
 	case 'g': return make_dnn(a, space, kind, slots);
+	case 'N': a->of[a->count++] = *slots < RF_RESULTS ? *slots : RF_RESULTS; return 0;
+	case 'R': a->of[a->count++] = (uint64_t)(uintptr_t)a->results; return 0;
 	case 'f': memcpy(&a->doubles[a->double_count++], slots, sizeof *slots); return 0;
-	case 's': a->of[a->count++] = (uint64_t)(uintptr_t)slots; return 0;
+	case 's':
+	case 'E': a->of[a->count++] = (uint64_t)(uintptr_t)slots; return 0;
 	case 'w': return make_host(a, *slots);
 	case 'n': a->of[a->count++] = 0; return 0;
 	default: a->of[a->count++] = *slots; return 0;
@@ -194,6 +205,8 @@ static void take_outs(const struct call_arguments *a, const char *kinds,
 			*to = *out++;
 		else if (strchr("uU", *kind))
 			memcpy(to, a->numbers[number], rf_outs_of(*kind) * sizeof *to);
+		else if (*kind == 'R')
+			memcpy(to, a->results, sizeof a->results);
 		number += strchr("cCuU", *kind) != NULL;
 		answer->count += rf_outs_of(*kind);
 	}

@@ -59,6 +59,12 @@ int nvidia_dnn_execute(struct hal_stream *, const struct hal_space *, const uint
 		       uint32_t count, struct nvidia_answer *);
 void nvidia_dnn_close(struct hal_device *);
 
+/* dnn_rows.c: descriptors that are rows of numbers */
+bool nvidia_dnn_is_row(char kind);
+int nvidia_dnn_row_create(char kind, void **out);
+int nvidia_dnn_row_set(char kind, void *descriptor, const uint64_t *slots);
+void nvidia_dnn_row_destroy(char kind, void *descriptor);
+
 /* dnn_descriptors.c: descriptors of cuDNN that are made for one call, by their kinds */
 #define NVIDIA_DESCRIPTORS_MAX 12u
 struct nvidia_descriptors {
@@ -74,5 +80,11 @@ int nvidia_dnn_dropout(struct hal_stream *, const struct hal_space *, const uint
 		       uint32_t count, struct nvidia_answer *);
 int nvidia_dnn_weights(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
 		       uint32_t count, struct nvidia_answer *);
+
+/* dnn_ctc.c */
+int nvidia_dnn_ctc(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		   uint32_t count, struct nvidia_answer *);
+int nvidia_dnn_ctc_size(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+			uint32_t count, struct nvidia_answer *);
 
 #endif

@@ -163,6 +163,8 @@ static int set_transformer(void *made, const uint64_t *slots)
 
 static int dnn_descriptor_create(char kind, void **out)
 {
+	if (nvidia_dnn_is_row(kind))
+		return nvidia_dnn_row_create(kind, out);
 	switch (kind) {
 	case 't': return dnn.cudnnCreateTensorDescriptor(out);
 	case 'a': return dnn.cudnnCreateActivationDescriptor(out);
@@ -175,6 +177,10 @@ static int dnn_descriptor_create(char kind, void **out)
 
 static void dnn_descriptor_destroy(char kind, void *descriptor)
 {
+	if (nvidia_dnn_is_row(kind)) {
+		nvidia_dnn_row_destroy(kind, descriptor);
+		return;
+	}
 	switch (kind) {
 	case 't': dnn.cudnnDestroyTensorDescriptor(descriptor); break;
 	case 'a': dnn.cudnnDestroyActivationDescriptor(descriptor); break;
@@ -226,6 +232,8 @@ int nvidia_dnn_make(struct nvidia_descriptors *d, const struct hal_space *space,
 		status = hold(d, kind, out);
 	if (status)
 		return status;
+	if (nvidia_dnn_is_row(kind))
+		return nvidia_dnn_row_set(kind, *out, slots);
 	switch (kind) {
 	case 't': return set_tensor(*out, slots);
 	case 'a': return set_activation(*out, slots);

@@ -25,7 +25,9 @@
  *   variables.c variables of machine code
  *   fft.c       plans of cuFFT
  *   dnn.c       plans of cuDNN
- *   dnn_descriptors.c descriptors of its other functions
+ *   dnn_rows.c  descriptors of its other functions that are rows of numbers
+ *   dnn_descriptors.c the others
+ *   dnn_ctc.c   its losses, with labels in memory of the host
  *   cusolver.c  the handle of cuSOLVER, and descriptors of its functions
  *   calls.c     calls of NVIDIA's libraries
  *   issue.c     submits one work
