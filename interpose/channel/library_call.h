@@ -161,6 +161,27 @@ struct rf_fft_exec {
 	int64_t direction;
 };
 
+/* cublasLtMatmul: a product that is no record (channel.h). cublasLtMatrixTransform: from A and B to
+ * C. Attributes are those of the operation's descriptor, each its number | bytes << 32, and its
+ * value; unused ones are 0. Factors are as they are, or addresses. */
+#define RF_LT_ATTRIBUTES 24u
+struct rf_lt_layout {
+	uint64_t there; /* 0: there is none */
+	uint64_t type, order, rows, columns;
+	int64_t ld, count, stride;
+};
+struct rf_lt {
+	int64_t compute, scale;
+	uint64_t attributes[RF_LT_ATTRIBUTES][2];
+	struct rf_lt_layout layouts[4]; /* of A to D */
+	uint64_t at[4];
+	uint64_t alpha[RF_NUMBER_SLOTS], beta[RF_NUMBER_SLOTS];
+	uint64_t alpha_on_device, beta_on_device;
+	uint64_t workspace, workspace_bytes;
+	/* The preference with which the program got its algorithm; alignments 0: the call chooses. */
+	uint64_t most_bytes, reductions, aligned[4];
+};
+
 /* Descriptors of cuDNN's backend: a list in which each is after those that it refers to. One is a
  * head, its type | attributes << 32, and its attributes: name | kind << 32 | elements << 40 (the
  * kind is a cudnnBackendAttributeType_t), and the elements in 64 bits each: a number as its bits,

@@ -15,6 +15,7 @@
 #include "fake.h"
 #include "fake_blas.h"
 #include "number.h"
+#include "routines.h"
 
 struct cublasLtContext {
 	int live;
@@ -27,11 +28,7 @@ struct cublasLtMatmulDescOpaque {
 	int32_t bias_type, sm_count;
 	uint64_t aux;
 	int64_t aux_ld, aux_stride;
-};
-struct cublasLtMatrixLayoutOpaque {
-	int32_t type, order, count, mode;
-	uint64_t rows, columns;
-	int64_t ld, stride;
+	uint64_t scales[2]; /* addresses of factors of A and B */
 };
 struct cublasLtMatmulPreferenceOpaque {
 	uint64_t workspace;
@@ -42,9 +39,10 @@ struct cublasLtMatmulPreferenceOpaque {
 struct product {
 	struct cublasLtMatmulDescOpaque desc;
 	struct cublasLtMatrixLayoutOpaque layout[4];
-	uint64_t at[4], alpha, beta;
+	uint64_t at[4], alpha[2], beta[2];
 };
 enum { A, B, C, D };
+enum { A_SCALE_POINTER = 17, B_SCALE_POINTER = 18 }; /* further attributes of a product */
 
 static int described; /* descriptors that live */
 static int computed;  /* how the last product's sums were to be computed */
@@ -97,6 +95,8 @@ EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 }
 
 /* ---- descriptors ---- */
+
+void fake_described(int more) { described += more; }
 
 static cublasStatus_t forget(void *object)
 {
@@ -160,6 +160,8 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, cublasLtMatmulDescOpaque, aux_ld),
 		AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, cublasLtMatmulDescOpaque,
 		   aux_stride),
+		AT(A_SCALE_POINTER, cublasLtMatmulDescOpaque, scales[A]),
+		AT(B_SCALE_POINTER, cublasLtMatmulDescOpaque, scales[B]),
 	};
 
 	BEGIN(cublasLtMatmulDescSetAttribute);
@@ -245,10 +247,25 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 
 uint32_t fake_type_bytes(int32_t type)
 {
-	return type == CUDA_R_64F                         ? 8
-	       : type == CUDA_R_32F || type == CUDA_R_32I ? 4
-	       : type == CUDA_R_8I                        ? 1
-							  : 2;
+	switch (type) {
+	case FAKE_C_64F: return 16;
+	case CUDA_R_64F:
+	case FAKE_C_32F: return 8;
+	case CUDA_R_32F:
+	case CUDA_R_32I: return 4;
+	case CUDA_R_8I:
+	case FAKE_R_8F_E4M3: return 1;
+	default: return 2;
+	}
+}
+
+/* A sign, an exponent of four bits, a fraction of three. */
+static double from_e4m3(uint8_t bits)
+{
+	int exponent = bits >> 3 & 15, fraction = bits & 7;
+	double size = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+
+	return bits & 128 ? -size : size;
 }
 
 double fake_load(uint64_t at, int32_t type)
@@ -264,6 +281,7 @@ double fake_load(uint64_t at, int32_t type)
 	case CUDA_R_32F: memcpy(&single, from, 4); return single;
 	case CUDA_R_32I: memcpy(&integer, from, 4); return integer;
 	case CUDA_R_8I: return *(const int8_t *)from;
+	case FAKE_R_8F_E4M3: return from_e4m3(*(const uint8_t *)from);
 	default:
 		memcpy(&half, from, 2);
 		return type == CUDA_R_16F ? from_half(half) : from_bfloat16(half);
@@ -298,12 +316,18 @@ static uint64_t element(const struct product *p, int which, int32_t b, uint64_t 
 	return at + (i + j * (uint64_t)x->ld) * size;
 }
 
+static number factor(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
+{
+	bool turned = p->desc.op[which] != CUBLAS_OP_N;
+	number x = number_at(element(p, which, b, turned ? j : i, turned ? i : j),
+			     p->layout[which].type);
+
+	return p->desc.op[which] == OP_C ? conj(x) : x;
+}
+
 static double operand(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
 {
-	bool turned = p->desc.op[which] == CUBLAS_OP_T;
-
-	return fake_load(element(p, which, b, turned ? j : i, turned ? i : j),
-			 p->layout[which].type);
+	return creal(factor(p, which, b, i, j));
 }
 
 #define BITS (CUBLASLT_EPILOGUE_RELU | 8u)
@@ -400,28 +424,33 @@ static bool summed(const struct product *p)
 	return p->desc.epilogue & (SUM_D | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
 }
 
+static bool is_complex(int type) { return type == FAKE_C_32F || type == FAKE_C_64F; }
+
 static void multiply(const uint8_t *params)
 {
 	struct product p;
 	memcpy(&p, params, sizeof p);
 	bool on_device = p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE;
-	double alpha = fake_load(on_device ? p.alpha : (uint64_t)(uintptr_t)&p.alpha, p.desc.scale);
-	double beta = fake_load(on_device ? p.beta : (uint64_t)(uintptr_t)&p.beta, p.desc.scale);
-	uint64_t depth = p.desc.op[A] == CUBLAS_OP_T ? p.layout[A].rows : p.layout[A].columns;
+	number alpha = number_at(on_device ? *p.alpha : (uint64_t)p.alpha, p.desc.scale);
+	number beta = number_at(on_device ? *p.beta : (uint64_t)p.beta, p.desc.scale);
+	uint64_t depth = p.desc.op[A] != CUBLAS_OP_N ? p.layout[A].rows : p.layout[A].columns;
 
+	for (int i = A; i <= B; i++)
+		alpha *= p.desc.scales[i] ? fake_load(p.desc.scales[i], CUDA_R_32F) : 1;
 	for (int32_t b = 0; b < p.layout[D].count; b++)
 		for (uint64_t j = 0; j < p.layout[D].columns; j++)
 			for (uint64_t i = 0; i < p.layout[D].rows; i++) {
-				double sum = 0;
+				int type = p.layout[D].type;
+				number sum = 0;
 
 				for (uint64_t k = 0; k < depth; k++)
-					sum += operand(&p, A, b, i, k) * operand(&p, B, b, k, j);
+					sum += factor(&p, A, b, i, k) * factor(&p, B, b, k, j);
 				sum *= alpha;
 				if (beta != 0)
-					sum += beta *
-					       fake_load(element(&p, C, b, i, j), p.layout[C].type);
-				fake_store(element(&p, D, b, i, j), p.layout[D].type,
-					   finished(&p, b, i, j, sum));
+					sum += beta * number_at(element(&p, C, b, i, j), type);
+				put_number(element(&p, D, b, i, j), type,
+					   is_complex(type) ? sum
+							    : finished(&p, b, i, j, creal(sum)));
 			}
 	for (int32_t b = 0; b < p.layout[D].count; b++)
 		if (summed(&p))
@@ -448,7 +477,7 @@ static bool good_scale(int32_t scale, int32_t compute)
 static cublasStatus_t check(const char *call, const struct product *p)
 {
 	const struct cublasLtMatrixLayoutOpaque *x = p->layout;
-	bool ta = p->desc.op[A] == CUBLAS_OP_T, tb = p->desc.op[B] == CUBLAS_OP_T;
+	bool ta = p->desc.op[A] != CUBLAS_OP_N, tb = p->desc.op[B] != CUBLAS_OP_N;
 
 	for (int i = A; i <= D; i++)
 		if (!good_layout(&x[i]) || x[i].count != x[D].count || x[i].mode != x[D].mode) {
@@ -464,7 +493,10 @@ static cublasStatus_t check(const char *call, const struct product *p)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
 	if (x[C].order != CUBLASLT_ORDER_COL || x[D].order != CUBLASLT_ORDER_COL ||
-	    x[D].type == CUDA_R_8I || !good_scale(p->desc.scale, p->desc.compute) ||
+	    x[D].type == CUDA_R_8I || is_complex(p->desc.scale) != is_complex(x[A].type) ||
+	    is_complex(x[D].type) != is_complex(x[A].type) ||
+	    (is_complex(x[D].type) && p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT) ||
+	    !good_scale(real_of(p->desc.scale), p->desc.compute) ||
 	    (x[D].mode && p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	return CUBLAS_STATUS_SUCCESS;
@@ -609,13 +641,13 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 	p.at[C] = (uintptr_t)c;
 	p.at[D] = (uintptr_t)d;
 	if (p.desc.pointers == CUBLASLT_POINTER_MODE_DEVICE) {
-		p.alpha = (uintptr_t)alpha;
-		p.beta = (uintptr_t)beta;
-		if (!fake_shown(p.alpha, scalar) || !fake_shown(p.beta, scalar))
+		*p.alpha = (uintptr_t)alpha;
+		*p.beta = (uintptr_t)beta;
+		if (!fake_shown(*p.alpha, scalar) || !fake_shown(*p.beta, scalar))
 			fake_fault("cublasLtMatmul: scalars outside of the window");
 	} else {
-		memcpy(&p.alpha, alpha, scalar);
-		memcpy(&p.beta, beta, scalar);
+		memcpy(p.alpha, alpha, scalar);
+		memcpy(p.beta, beta, scalar);
 	}
 	for (int i = A; i <= D; i++)
 		if (!there(&p, i, aligned[i])) {
@@ -623,6 +655,9 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 				   (unsigned long long)p.at[i]);
 			return fake_end(CUBLAS_STATUS_INVALID_VALUE);
 		}
+	for (int i = A; i <= B; i++)
+		if (p.desc.scales[i] && !fake_shown(p.desc.scales[i], sizeof(float)))
+			fake_fault("cublasLtMatmul: a scale of matrix %d", i);
 	if (p.desc.epilogue & WITH_AUX && !aux_there(&p)) {
 		fake_fault("cublasLtMatmul: an auxiliary matrix at %#llx",
 			   (unsigned long long)p.desc.aux);

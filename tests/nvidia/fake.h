@@ -26,8 +26,8 @@
  *
  * memory.c has devices and memory, stream.c streams and what runs in them, order.c the order of
  * works of several processes, kernels.c modules, sums.c the HAL's own kernels. In the same library
- * are blas.c: cuBLASLt, cublas.c, routines.c, matrices.c and factors.c: cuBLAS, fft.c: cuFFT,
- * solver.c: cuSOLVER, dnn*.c: cuDNN, cupti.c: CUPTI.
+ * are blas.c and transforms.c: cuBLASLt, cublas.c, routines.c, matrices.c and factors.c: cuBLAS,
+ * fft.c: cuFFT, solver.c: cuSOLVER, dnn*.c: cuDNN, cupti.c: CUPTI.
  */
 #ifndef RANKFOLD_FAKE_H
 #define RANKFOLD_FAKE_H

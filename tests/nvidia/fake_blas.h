@@ -11,6 +11,12 @@
 uint32_t fake_type_bytes(int32_t type);
 double fake_load(uint64_t at, int32_t type);
 void fake_store(uint64_t at, int32_t type, double x);
+struct cublasLtMatrixLayoutOpaque {
+	int32_t type, order, count, mode;
+	uint64_t rows, columns;
+	int64_t ld, stride;
+};
+void fake_described(int more);                /* descriptors of cuBLASLt that live */
 extern int fake_cublas;                       /* the version of cuBLAS: 130100 for 13.1.0 */
 bool fake_shown(uint64_t at, uint64_t bytes); /* in the window, or the stream's own */
 

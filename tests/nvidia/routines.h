@@ -59,7 +59,7 @@ void put_number(uint64_t at, int type, number);
 #define PAIRS(name, ...)                                                                           \
 	BOTH(cublasC##name, FAKE_C_32F, __VA_ARGS__) BOTH(cublasZ##name, FAKE_C_64F, __VA_ARGS__)
 #define FOUR(name, ...) REALS(name, __VA_ARGS__) PAIRS(name, __VA_ARGS__)
-enum { FAKE_C_32F = 4, FAKE_C_64F = 5 };
+enum { FAKE_C_32F = 4, FAKE_C_64F = 5, FAKE_R_8F_E4M3 = 28 };
 enum { OP_N, OP_T, OP_C };
 
 #endif

@@ -12,7 +12,33 @@ CHANGED = _ROUTINES + "test_numbers_of_the_host_that_change_come_back"
 STRAY = _ROUTINES + "test_memory_that_is_not_the_ranks_fails_it"
 PROGRAMS = _ROUTINES + "test_programs_get_nvidias_routines[SZ]"
 
+LT = _ROUTINES + "test_products_and_transformations_that_only_nvidias_cublaslt_has"
+
 TABLE: Table = {
+    "proxy/hal/nvidia/cublaslt_own.c": {
+        LT: {
+            "no-order-of-a-layout": ("if (order != CUBLASLT_ORDER_COL)", "if (0 && order)"),
+            "no-step-of-a-layout": ("if (count == 1)\n\t\treturn;", "return;"),
+            "one-half-of-a-factor": (
+                "memcpy(aligned, sent, RF_NUMBER_SLOTS * sizeof *sent);",
+                "memcpy(aligned, sent, sizeof *sent), aligned[1] = 0;",
+            ),
+            "one-attribute-of-a-descriptor": ("*i >= RF_LT_ATTRIBUTES ||", "*i >= 2 ||"),
+        },
+    },
+    "interpose/client/api/cublaslt_remote.c": {
+        LT: {
+            "factors-of-the-host": ("*on_device = address;", "*on_device = address = false;"),
+        },
+    },
+    "interpose/client/api/cublaslt.c": {
+        LT: {
+            "scales-that-are-ignored": (
+                "if (d->set >> foreign[i] & 1)",
+                "if (d->set >> foreign[i] & 2 && 0)",
+            ),
+        },
+    },
     "proxy/hal/nvidia/cublas.c": {
         SETTINGS: {
             "no-target-of-sms": (".sm_count = (int)slots[1]", ".sm_count = (int)slots[1] * 0"),

@@ -157,6 +157,23 @@ def test_functions_that_only_nvidias_library_has(faults: Path, state: State) -> 
     assert not faults.exists()
 
 
+def test_products_and_transformations_that_only_nvidias_cublaslt_has(
+    faults: Path, state: State
+) -> None:
+    """Products of complex numbers and 8-bit floats, and transformations."""
+    env = {"PYTHONPATH": str(REPOSITORY / "tests")}
+    command = [sys.executable, str(Path(__file__).with_name("lt_program.py"))]
+    with Fleet(state, memory=16 * MiB, kinds=("nvidia", "soft")) as fleet:
+        folded = fleet.start("folded", command, [0, 0], env, memory=16 * MiB)
+        assert folded.wait() == [0, 0], folded.errors(0) + folded.errors(1)
+        for name, count in (("complex", 2), ("scaled", 2), ("transformed", 3)):
+            assert folded.output(0).count(f"{name} ") == count
+        refused = fleet.start("refused", command, [1], env, memory=16 * MiB)
+        assert refused.wait() == [0] and refused.output(0) == "told 15\n"
+        assert "cublasLtMatrixTransform: not supported by rankfold" in refused.errors(0)
+    assert not faults.exists()
+
+
 def test_a_rank_with_routines_that_moves_to_a_device_without_cublas_fails_by_name(
     faults: Path, state: State
 ) -> None:

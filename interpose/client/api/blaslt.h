@@ -24,6 +24,16 @@ struct desc {
 	const void *aux;
 	int64_t aux_ld, aux_stride;
 	int32_t aux_type;
+	uint32_t bytes; /* that the program has for it */
+	uint64_t set;   /* attributes that it has set: bits by their numbers */
+	/* Only for NVIDIA's library. */
+	const void *scales[4], *amax, *aux_scale, *aux_amax, *out_scale;
+	int32_t scale_modes[4], aux_scale_mode, out_scale_mode;
+	int64_t alpha_stride;
+};
+#define DESC_BYTES_LEAST 128u /* of a desc, in older headers */
+struct transform {
+	int32_t scale, pointers, transa, transb;
 };
 struct preference {
 	uint64_t workspace, implementations;
@@ -40,12 +50,25 @@ struct algo {
 	uint64_t most_bytes;
 };
 _Static_assert(sizeof(struct layout) <= 64, "older headers have no more space for one");
-_Static_assert(sizeof(struct desc) <= 128, "as the layout");
+_Static_assert(offsetof(struct desc, scales) <= DESC_BYTES_LEAST, "as the layout");
+_Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "it fits");
+_Static_assert(sizeof(struct transform) <= sizeof(cublasLtMatrixTransformDescOpaque_t), "it fits");
 _Static_assert(sizeof(struct preference) <= 64, "as the layout");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
 
 /* cublaslt_descriptors.c */
 /* Copies the value into an object of the program, which has `capacity` bytes. */
 int described_init(void *object, size_t capacity, const void *value, size_t bytes);
+/* The attributes that the program has set, as a call sends them. */
+void desc_put_attributes(const struct desc *, uint64_t to[][2]);
+
+struct operands {
+	const void *a, *b, *c, *d;
+	const struct layout *la, *lb, *lc, *ld;
+};
+/* cublaslt_remote.c: a product that is no record, by NVIDIA's library. algo NULL: the library
+ * chooses. A status. */
+int lt_multiply(const struct desc *, const struct operands *, const void *alpha, const void *beta,
+		const struct algo *, const void *workspace, size_t bytes, const void *stream);
 
 #endif

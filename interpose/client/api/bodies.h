@@ -285,13 +285,15 @@ int blas_dgmm(const void *handle, int type, int side, int64_t m, int64_t n, cons
 	      int64_t lda, const void *x, int64_t incx, void *c, int64_t ldc);
 
 /* cublaslt_descriptors.c */
-enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO };
+enum described { OF_DESC, OF_LAYOUT, OF_PREFERENCE, OF_ALGO, OF_TRANSFORM };
 int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale);
 int desc_init(cublasLtMatmulDesc_t, size_t bytes, int compute, int scale);
 int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t columns,
 		  int64_t ld);
 int layout_init(cublasLtMatrixLayout_t, size_t bytes, int type, uint64_t rows, uint64_t columns,
 		int64_t ld);
+int transform_create(cublasLtMatrixTransformDesc_t *out, int scale);
+int transform_init(cublasLtMatrixTransformDesc_t, size_t bytes, int scale);
 int preference_create(cublasLtMatmulPreference_t *out);
 int preference_init(cublasLtMatmulPreference_t, size_t bytes);
 int described_free(void *object);

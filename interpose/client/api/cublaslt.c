@@ -1,7 +1,8 @@
 /* cublaslt.c: cuBLASLt's matrix products, and its one algorithm.
  *
- * A product becomes the same record as cuBLAS's. If a descriptor has an unsupported value that
- * would change the result, the product is refused, and the message names the attribute. There is
+ * A product becomes the same record as cuBLAS's. If a descriptor has a value that a record does
+ * not have and that would change the result, the product is NVIDIA's (cublaslt_remote.c); without
+ * its library it is refused, and the message names the attribute. There is
  * one algorithm: its configurations are stored and returned, and compute the same result. Errors
  * are cublasStatus_t.
  */
@@ -14,7 +15,9 @@
 /* Reports an unsupported value of an attribute. */
 static int refuse_value(const char *what, long long value)
 {
-	LOG_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
+	if (!blas_checking)
+		LOG_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what,
+			 value);
 	return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -122,10 +125,24 @@ static int fill_matrix(struct rf_matrix *to, const void *at, const struct layout
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-struct operands {
-	const void *a, *b, *c, *d;
-	const struct layout *la, *lb, *lc, *ld;
-};
+/* The first attribute that is set and that records do not have; 0: there is none. */
+static int foreign_attribute(const struct desc *d)
+{
+	static const uint8_t foreign[] = {
+		CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+		CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+		CUBLASLT_MATMUL_DESC_C_SCALE_POINTER,
+		CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
+		CUBLASLT_MATMUL_DESC_AMAX_D_POINTER,
+		CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER,
+		CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER,
+		CUBLASLT_MATMUL_DESC_D_OUT_SCALE_POINTER,
+	};
+	for (size_t i = 0; i < sizeof foreign; i++)
+		if (d->set >> foreign[i] & 1)
+			return foreign[i];
+	return 0;
+}
 
 /* Fills in a product, except its scalars. */
 static int fill_product(struct rf_gemm_call *call, const struct desc *d, const struct operands *o)
@@ -133,6 +150,8 @@ static int fill_product(struct rf_gemm_call *call, const struct desc *d, const s
 	struct rf_gemm *m = &call->g;
 	if (!d || !o->la || !o->lb || !o->lc || !o->ld)
 		return CUBLAS_STATUS_INVALID_VALUE;
+	if (foreign_attribute(d))
+		return refuse_value("cublasLtMatmulDescAttributes_t", foreign_attribute(d));
 	if (d->pointers != CUBLASLT_POINTER_MODE_HOST &&
 	    d->pointers != CUBLASLT_POINTER_MODE_DEVICE)
 		return refuse_value("CUBLASLT_MATMUL_DESC_POINTER_MODE", d->pointers);
@@ -194,6 +213,18 @@ static struct rf_gemm_how how_of_lt(const struct desc *d, const struct operands 
 	return how;
 }
 
+/* The same; true if it is no record, and NVIDIA's library has the product. */
+static bool is_nvidias(struct rf_gemm_call *call, const struct desc *d, const struct operands *o,
+		       int *status)
+{
+	bool there = remote_is_there(&remote_cublas);
+
+	blas_checking = there;
+	*status = fill_product(call, d, o);
+	blas_checking = false;
+	return there && *status == CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc,
 			      const void *alpha, const void *A, cublasLtMatrixLayout_t Adesc,
 			      const void *B, cublasLtMatrixLayout_t Bdesc, const void *beta,
@@ -213,7 +244,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 	struct rf_gemm_call m = {0};
 	if (!is_handle(lightHandle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;
-	int status = fill_product(&m, d, &o);
+	int status;
+	if (is_nvidias(&m, d, &o, &status))
+		return lt_multiply(d, &o, alpha, beta, (const void *)algo, workspace,
+				   workspaceSizeInBytes, stream);
 	if (!status && !has_operands(&m, d))
 		status = CUBLAS_STATUS_INVALID_VALUE;
 	if (!status)
@@ -271,7 +305,10 @@ static int check_operands(const void *handle, const void *desc, const struct ope
 	if (!result)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memset(result, 0, sizeof *result);
-	result->state = fill_product(&m, desc, o);
+	int status;
+	if (is_nvidias(&m, desc, o, &status))
+		status = CUBLAS_STATUS_SUCCESS; /* as far as the client knows */
+	result->state = status;
 	if (!result->state)
 		described_init(&result->algo, sizeof result->algo, &one, sizeof one);
 	result->wavesCount = 1.0f;

@@ -45,6 +45,27 @@ static const struct attribute desc_attributes[] = {
 	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, desc, aux_type),
 	AT(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, desc, sm_count),
 	AT(CUBLASLT_MATMUL_DESC_FAST_ACCUM, desc, fast_accumulation),
+	AT(CUBLASLT_MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE, desc, alpha_stride),
+	AT(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, desc, scales[0]),
+	AT(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, desc, scales[1]),
+	AT(CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, desc, scales[2]),
+	AT(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, desc, scales[3]),
+	AT(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, desc, amax),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER, desc, aux_scale),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER, desc, aux_amax),
+	AT(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, desc, scale_modes[0]),
+	AT(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, desc, scale_modes[1]),
+	AT(CUBLASLT_MATMUL_DESC_C_SCALE_MODE, desc, scale_modes[2]),
+	AT(CUBLASLT_MATMUL_DESC_D_SCALE_MODE, desc, scale_modes[3]),
+	AT(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_MODE, desc, aux_scale_mode),
+	AT(CUBLASLT_MATMUL_DESC_D_OUT_SCALE_POINTER, desc, out_scale),
+	AT(CUBLASLT_MATMUL_DESC_D_OUT_SCALE_MODE, desc, out_scale_mode),
+};
+static const struct attribute transform_attributes[] = {
+	AT(CUBLASLT_MATRIX_TRANSFORM_DESC_SCALE_TYPE, transform, scale),
+	AT(CUBLASLT_MATRIX_TRANSFORM_DESC_POINTER_MODE, transform, pointers),
+	AT(CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA, transform, transa),
+	AT(CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSB, transform, transb),
 };
 static const struct attribute preference_attributes[] = {
 	AT(CUBLASLT_MATMUL_PREF_SEARCH_MODE, preference, search),
@@ -75,16 +96,22 @@ static const struct {
 	const char *name;
 } tables[] = {
 	[OF_DESC] = TABLE(desc_attributes, "cublasLtMatmulDescAttributes_t"),
+	[OF_TRANSFORM] = TABLE(transform_attributes, "cublasLtMatrixTransformDescAttributes_t"),
 	[OF_LAYOUT] = TABLE(layout_attributes, "cublasLtMatrixLayoutAttribute_t"),
 	[OF_PREFERENCE] = TABLE(preference_attributes, "cublasLtMatmulPreferenceAttributes_t"),
 	[OF_ALGO] = TABLE(algo_attributes, "cublasLtMatmulAlgoConfigAttributes_t"),
 };
 
-static const struct attribute *find_attribute(enum described what, int number)
+static const struct attribute *find_attribute(const void *object, enum described what, int number)
 {
-	for (size_t i = 0; i < tables[what].count; i++)
-		if (tables[what].at[i].number == number)
-			return &tables[what].at[i];
+	size_t most = what == OF_DESC ? ((const struct desc *)object)->bytes : SIZE_MAX;
+
+	for (size_t i = 0; i < tables[what].count; i++) {
+		const struct attribute *a = &tables[what].at[i];
+
+		if (a->number == number && (size_t)a->offset + a->bytes <= most)
+			return a;
+	}
 	LOG_ONCE("%s %d is not supported by rankfold", tables[what].name, number);
 	return NULL;
 }
@@ -93,13 +120,31 @@ int attribute_set(void *object, enum described what, int number, const void *fro
 {
 	if (!object || !from)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	const struct attribute *a = find_attribute(what, number);
+	const struct attribute *a = find_attribute(object, what, number);
 	if (!a)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes != a->bytes)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memcpy((char *)object + a->offset, from, bytes);
+	if (what == OF_DESC)
+		((struct desc *)object)->set |= 1ull << number;
 	return CUBLAS_STATUS_SUCCESS;
+}
+
+void desc_put_attributes(const struct desc *d, uint64_t to[][2])
+{
+	const size_t count = sizeof desc_attributes / sizeof *desc_attributes;
+	size_t used = 0;
+
+	for (size_t i = 0; i < count && used < RF_LT_ATTRIBUTES; i++) {
+		const struct attribute *a = &desc_attributes[i];
+
+		if (!(d->set >> a->number & 1) || a->number == CUBLASLT_MATMUL_DESC_COMPUTE_TYPE ||
+		    a->number == CUBLASLT_MATMUL_DESC_SCALE_TYPE)
+			continue;
+		to[used][0] = (uint64_t)a->number | (uint64_t)a->bytes << 32;
+		memcpy(&to[used++][1], (const char *)d + a->offset, a->bytes);
+	}
 }
 
 /* With `bytes` 0 only returns the attribute's size. */
@@ -108,7 +153,7 @@ int attribute_get(const void *object, enum described what, int number, void *to,
 {
 	if (!object || (bytes ? !to : !written))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	const struct attribute *a = find_attribute(what, number);
+	const struct attribute *a = find_attribute(object, what, number);
 	if (!a)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes && bytes < a->bytes)
@@ -148,26 +193,29 @@ int described_free(void *object)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-static struct desc new_desc(int compute, int scale)
+static struct desc new_desc(int compute, int scale, size_t bytes)
 {
-	return (struct desc){.compute = compute,
-			     .scale = scale,
-			     .fill = CUBLAS_FILL_MODE_FULL,
-			     .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-			     .bias_type = -1,
-			     .aux_type = -1};
+	return (struct desc){
+		.compute = compute,
+		.bytes = (uint32_t)(bytes < sizeof(struct desc) ? bytes : sizeof(struct desc)),
+		.scale = scale,
+		.fill = CUBLAS_FILL_MODE_FULL,
+		.epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+		.bias_type = -1,
+		.aux_type = -1};
 }
 
 int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale)
 {
-	struct desc d = new_desc(compute, scale);
+	struct desc d = new_desc(compute, scale, sizeof d);
 	return create_descriptor(out, sizeof(cublasLtMatmulDescOpaque_t), &d, sizeof d);
 }
 
 int desc_init(cublasLtMatmulDesc_t desc, size_t bytes, int compute, int scale)
 {
-	struct desc d = new_desc(compute, scale);
-	return described_init(desc, bytes, &d, sizeof d);
+	struct desc d = new_desc(compute, scale, bytes);
+	return bytes < DESC_BYTES_LEAST ? CUBLAS_STATUS_INVALID_VALUE
+					: described_init(desc, bytes, &d, d.bytes);
 }
 
 int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t columns,
@@ -184,6 +232,18 @@ int layout_init(cublasLtMatrixLayout_t layout, size_t bytes, int type, uint64_t 
 	struct layout l = {
 		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
 	return described_init(layout, bytes, &l, sizeof l);
+}
+
+int transform_create(cublasLtMatrixTransformDesc_t *out, int scale)
+{
+	struct transform t = {.scale = scale};
+	return create_descriptor(out, sizeof(cublasLtMatrixTransformDescOpaque_t), &t, sizeof t);
+}
+
+int transform_init(cublasLtMatrixTransformDesc_t desc, size_t bytes, int scale)
+{
+	struct transform t = {.scale = scale};
+	return described_init(desc, bytes, &t, sizeof t);
 }
 
 static const struct preference new_preference = {

@@ -75,7 +75,7 @@ typedef struct {
 } cublasLtMatmulPreferenceOpaque_t, *cublasLtMatmulPreference_t;
 typedef struct {
 	uint64_t data[8];
-} cublasLtMatmulAlgo_t;
+} cublasLtMatmulAlgo_t, cublasLtMatrixTransformDescOpaque_t, *cublasLtMatrixTransformDesc_t;
 typedef struct {
 	cublasLtMatmulAlgo_t algo;
 	size_t workspaceSize;

@@ -91,7 +91,11 @@ typedef enum {
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
+typedef enum {
+	CUBLASLT_MATRIX_TRANSFORM_DESC_SCALE_TYPE = 0
+} cublasLtMatrixTransformDescAttributes_t;
 typedef struct cublasLtContext *cublasLtHandle_t;
+typedef struct cublasLtMatrixTransformDescOpaque *cublasLtMatrixTransformDesc_t;
 typedef struct cublasLtMatmulDescOpaque *cublasLtMatmulDesc_t;
 typedef struct cublasLtMatrixLayoutOpaque *cublasLtMatrixLayout_t;
 typedef struct cublasLtMatmulPreferenceOpaque *cublasLtMatmulPreference_t;
@@ -131,6 +135,15 @@ typedef struct {
 	  (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, \
 	   cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,        \
 	   cublasLtMatmulHeuristicResult_t *, int *))                                              \
+	X(cublasLtMatrixTransformDescCreate, (cublasLtMatrixTransformDesc_t *, cudaDataType))      \
+	X(cublasLtMatrixTransformDescDestroy, (cublasLtMatrixTransformDesc_t))                     \
+	X(cublasLtMatrixTransformDescSetAttribute,                                                 \
+	  (cublasLtMatrixTransformDesc_t, cublasLtMatrixTransformDescAttributes_t, const void *,   \
+	   size_t))                                                                                \
+	X(cublasLtMatrixTransform,                                                                 \
+	  (cublasLtHandle_t, cublasLtMatrixTransformDesc_t, const void *, const void *,            \
+	   cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *,     \
+	   cublasLtMatrixLayout_t, cudaStream_t))                                                  \
 	X(cublasLtMatmul,                                                                          \
 	  (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *,                     \
 	   cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t, const void *,             \

@@ -47,6 +47,10 @@ static struct nvidia_call calls[] = {
 	 1 + sizeof(struct rf_fft) / sizeof(uint64_t), NULL},
 	{NVIDIA_CUFFT, "cufftExec", NULL, nvidia_fft_execute,
 	 1 + (sizeof(struct rf_fft) + sizeof(struct rf_fft_exec)) / sizeof(uint64_t), NULL},
+	{NVIDIA_CUBLAS, "cublasLtMatmul", NULL, nvidia_lt_multiply,
+	 1 + sizeof(struct rf_lt) / sizeof(uint64_t), NULL},
+	{NVIDIA_CUBLAS, "cublasLtMatrixTransform", NULL, nvidia_lt_transform,
+	 1 + sizeof(struct rf_lt) / sizeof(uint64_t), NULL},
 #define DNN_QUERY(slots) {NVIDIA_CUDNN, "cudnnQuery " #slots, NULL, nvidia_dnn_query, slots, NULL},
 #define DNN_EXECUTE(slots)                                                                         \
 	{NVIDIA_CUDNN, "cudnnExecute " #slots, NULL, nvidia_dnn_execute, slots, NULL},

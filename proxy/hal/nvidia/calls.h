@@ -42,6 +42,12 @@ void nvidia_fft_close(struct hal_device *);
 /* cublas.c: the device's handle, set to this stream and as the slots say: cublasStatus_t. */
 int nvidia_cublas_open(struct hal_stream *, const uint64_t *slots, void **handle);
 
+/* cublaslt_own.c */
+int nvidia_lt_multiply(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+		       uint32_t count, struct nvidia_answer *);
+int nvidia_lt_transform(struct hal_stream *, const struct hal_space *, const uint64_t *slots,
+			uint32_t count, struct nvidia_answer *);
+
 /* cusolver.c: the same; descriptors by their kinds: *out is NULL if the slots say that there is
  * none. */
 int nvidia_solver_open(struct hal_stream *, void **handle);

@@ -18,6 +18,7 @@
  *   algorithms.c the algorithm of a product, and the answers of cuBLASLt's heuristic
  *   cublas.c    the handle of cuBLAS, and products with the function that the program has called
  *   cublaslt.c  products by cuBLASLt
+ *   cublaslt_own.c its products that are no records, and transformations
  *   gemm.c      matrix products: what they reach, and what computes them
  *   stream.c    the streams' rings of works
  *   stage.c     what all works need to be submitted
