@@ -18,4 +18,4 @@ def use_own() -> None:
     """Make a proxy use the libraries that this Python's packages have, unless RANKFOLD_LIBRARIES
     names other folders (proxy/hal/nvidia/libraries.c reads it)."""
     folders = map(str, library_folders(sys.path))
-    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(folders))
+    os.environ["RANKFOLD_LIBRARIES"] = os.environ.get("RANKFOLD_LIBRARIES") or ":".join(folders)

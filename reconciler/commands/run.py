@@ -137,8 +137,8 @@ def run(
     )
     pool = temporary_fleet(snap, job, size, capability)
     if pool and pool.devices[0].type == "nvidia":  # for the reconciler that starts now, if one does
-        folders = map(str, local_gpus.library_folders(command[0]))
-        os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(folders))
+        folders = ":".join(map(str, local_gpus.library_folders(command[0])))
+        os.environ["RANKFOLD_LIBRARIES"] = os.environ.get("RANKFOLD_LIBRARIES") or folders
     with Reconciler(state) as reconciler, terminating():
         if name is not None:
             _request(reconciler, job, pool)

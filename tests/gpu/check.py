@@ -143,7 +143,8 @@ def use_wheels() -> None:
     folders = nvidia_packages.library_folders(sys.path)
     for library in (found for folder in folders for found in folder.glob("libcublasLt.so.13")):
         os.environ.setdefault("RANKFOLD_CUBLASLT", str(library))
-    os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(map(str, folders)))
+    if folders:
+        os.environ.setdefault("RANKFOLD_LIBRARIES", ":".join(map(str, folders)))
     known = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     os.environ["LD_LIBRARY_PATH"] = ":".join([*known, *map(str, folders)])
 
@@ -174,6 +175,7 @@ def check(only: str, patience: float = 1.0) -> int:
     """All parts whose names match, `patience` times their limits. The exit status: 0 if each
     passed, or said why it cannot."""
     use_wheels()
+    parts.PYTHONS.unlink(missing_ok=True)
     report: dict[str, Any] = {**about(), "gpu": "", "figures": [], "parts": []}
     begun, lock = time.monotonic(), threading.Lock()
 

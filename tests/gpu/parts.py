@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv/bin/python"
 FIGURES = ROOT / "build/gpu/probe.json"
+PYTHONS = ROOT / "build/gpu/pythons.json"  # the answers of `python_with`
 
 # A program, its ranks and arguments: what tests/running runs on software GPUs, and the NVIDIA HAL's
 # own.
@@ -458,12 +459,36 @@ FRAMEWORKS = {
 
 
 def python_with(sees: str, what: str) -> str:
-    """An interpreter of this machine for which the program `sees` succeeds. Raises Skip."""
+    """An interpreter of this machine for which the program `sees` succeeds: tried once in a run of
+    the check, because to import PyTorch takes seconds. Raises Skip."""
+    known = json.loads(PYTHONS.read_text()) if PYTHONS.exists() else {}
+    if sees not in known:
+        known[sees] = _first_python(sees)
+        PYTHONS.parent.mkdir(parents=True, exist_ok=True)
+        PYTHONS.write_text(json.dumps(known))
+    if not known[sees]:
+        raise Skip(f"no Python here has {what} that sees the GPU")
+    return str(known[sees])
+
+
+def _first_python(sees: str) -> str:
     tried = ["python3", *(f"/usr/{folder}/python3" for folder in ("local/bin", "bin"))]
     for python in dict.fromkeys(filter(None, map(shutil.which, tried))):
         if subprocess.run([python, "-c", sees], capture_output=True).returncode == 0:
             return python
-    raise Skip(f"no Python here has {what} that sees the GPU")
+    return ""
+
+
+def first_library(*names: str) -> str:
+    """The first of these libraries that can be loaded. Raises Skip."""
+    reasons = []
+    for name in names:
+        try:
+            ctypes.CDLL(name)
+            return name
+        except OSError as error:
+            reasons.append(str(error))
+    raise Skip("; ".join(reasons))
 
 
 def need_checkpoints() -> None:

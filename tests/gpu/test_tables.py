@@ -28,7 +28,7 @@ tables.SAVED_STEPS, tables.FOLDED = "80", (2,)
 
 
 class Size:  # the fake computes products, slowly
-    memory, models, moved, scale = "1GiB", "mlp", "mlp", "0.125"
+    memory, memory_of_two, models, moved, scale = "1GiB", "1GiB", "mlp", "mlp", "0.125"
 
 
 tables.Size = Size

@@ -93,18 +93,22 @@ static int64_t number(const void *d, int name)
     return value;
 }
 
-// The engine of a configuration must say who it is.
-static void check_engine(void *configuration, int64_t engines)
+// The engine of a configuration must say who it is. False: its results may differ from run to run,
+// or are less precise than float.
+static bool check_engine(void *configuration, int64_t engines)
 {
     void *engine = create(ENGINE), *choices[64];
     int64_t count = 0;
     int note[64];
+    bool usable = true;
     OK(cudnnBackendGetAttribute(configuration, 300, DESCRIPTOR, 1, &count, &engine));
     EXPECT(count == 1, "%lld engines of a configuration", (long long)count);
     int64_t index = number(engine, 1301);
     EXPECT(index >= 0 && index < engines, "engine %lld of %lld", (long long)index,
            (long long)engines);
     OK(cudnnBackendGetAttribute(engine, 1303, NUMERICAL_NOTE, 64, &count, note));
+    for (int64_t i = 0; i < count; i++) // DOWN_CONVERT_INPUTS, REDUCED_PRECISION, NONDETERMINISTIC
+        usable &= note[i] != 1 && note[i] != 2 && note[i] != 4;
     for (auto &each : choices)
         each = create(CHOICE);
     OK(cudnnBackendGetAttribute(configuration, 302, DESCRIPTOR, 64, &count, choices));
@@ -118,12 +122,13 @@ static void check_engine(void *configuration, int64_t engines)
     for (auto each : choices)
         OK(cudnnBackendDestroyDescriptor(each));
     OK(cudnnBackendDestroyDescriptor(engine));
+    return usable;
 }
 
-// The plan of configuration number `which`, or of the last one.
+// The plan of configuration number `which`, or of the next one that can be used.
 static void *plan_for(void *handle, const Graph &g, int64_t which)
 {
-    void *heuristic = create(HEURISTIC), *plan = create(PLAN);
+    void *heuristic = create(HEURISTIC), *plan = nullptr;
     int64_t count = 0;
     set(heuristic, 201, DESCRIPTOR, std::vector<void *>{g.graph});
     set<int>(heuristic, 200, HEURISTIC_MODE, {0});
@@ -135,11 +140,19 @@ static void *plan_for(void *handle, const Graph &g, int64_t which)
         each = create(CONFIGURATION);
     OK(cudnnBackendGetAttribute(heuristic, 202, DESCRIPTOR, count, &count, found.data()));
     EXPECT(count == int64_t(found.size()), "%lld configurations", (long long)count);
-    void *chosen = found[which < count ? which : count - 1];
-    check_engine(chosen, number(g.graph, 802));
-    set(plan, 400, HANDLE, std::vector<void *>{handle});
-    set(plan, 401, DESCRIPTOR, std::vector<void *>{chosen});
-    finish(plan);
+    for (int64_t i = 0; i < count && !plan; i++) {
+        void *chosen = found[(which + i) % count];
+        if (!check_engine(chosen, number(g.graph, 802)))
+            continue;
+        plan = create(PLAN);
+        set(plan, 400, HANDLE, std::vector<void *>{handle});
+        set(plan, 401, DESCRIPTOR, std::vector<void *>{chosen});
+        if (cudnnBackendFinalize(plan)) { // as frontends do: the next one
+            OK(cudnnBackendDestroyDescriptor(plan));
+            plan = nullptr;
+        }
+    }
+    EXPECT(plan, "no plan of %lld configurations", (long long)count);
     for (auto each : found)
         OK(cudnnBackendDestroyDescriptor(each));
     OK(cudnnBackendDestroyDescriptor(heuristic));

@@ -43,7 +43,7 @@ int cudnnRNNBackwardWeights_v8(void *, void *, int, const int32_t *, void *, con
                                const void *, void *, const void *, size_t, void *, size_t, void *,
                                size_t, void *);
 }
-enum { SPATIAL = 1, LSTM = 2, DOUBLE_BIAS = 2, PADDED = 1 };
+enum { SPATIAL = 1, LSTM = 2, DOUBLE_BIAS = 2, PADDED = 1, FMA_MATH = 3 };
 // ---- batch normalisation ----
 
 static void normalise(int k, double seed, void *handle)
@@ -117,8 +117,8 @@ static Network describe(void *handle)
     OK(cudnnSetDropoutDescriptor(n.dropout, handle, 0.5f, n.states, n.states_bytes, 77));
     OK(cudnnRestoreDropoutDescriptor(n.dropout, handle, 0.5f, n.states, n.states_bytes, 77));
     OK(cudnnCreateRNNDescriptor(&n.rnn));
-    OK(cudnnSetRNNDescriptor_v8(n.rnn, 0, LSTM, DOUBLE_BIAS, 0, 0, FLOAT, FLOAT, 0, IN, HIDDEN,
-                                HIDDEN, 1, n.dropout, PADDED));
+    OK(cudnnSetRNNDescriptor_v8(n.rnn, 0, LSTM, DOUBLE_BIAS, 0, 0, FLOAT, FLOAT, FMA_MATH,
+                                IN, HIDDEN, HIDDEN, 1, n.dropout, PADDED));
     OK(cudnnCreateRNNDataDescriptor(&n.x));
     OK(cudnnSetRNNDataDescriptor(n.x, FLOAT, 0, TIME, BATCH, IN, LENGTHS, &fill));
     OK(cudnnCreateRNNDataDescriptor(&n.y));
@@ -183,6 +183,7 @@ static void run(int k, double seed, void *handle, const Network &n)
     auto x = waves(TIME * BATCH * IN, seed);
     float *weights = (float *)bytes_on_device(n.weight_bytes), *xs = on_device(x);
     float *d_weights = (float *)bytes_on_device(n.weight_bytes);
+    CUDA_CHECK(cudaMemset(d_weights, 0, n.weight_bytes)); // gradients are added to it
     float *y = on_device<float>(TIME * BATCH * HIDDEN), *h = on_device<float>(BATCH * HIDDEN);
     float *dy = on_device(waves(TIME * BATCH * HIDDEN, 1)), *dx = on_device<float>(x.size());
     float *c = on_device<float>(BATCH * HIDDEN), *dh = on_device<float>(BATCH * HIDDEN);

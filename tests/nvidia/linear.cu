@@ -64,8 +64,7 @@ static void transforms(int k, double seed, cudaStream_t stream)
     OK(cufftCreate(&plan));
     OK(cufftSetAutoAllocation(plan, 0));
     OK(cufftMakePlan2d(plan, 4, N, C2C, &bytes));
-    EXPECT(bytes > 0, "a work area of %zu bytes", bytes);
-    CUDA_CHECK(cudaMalloc(&area, bytes));
+    CUDA_CHECK(cudaMalloc(&area, bytes + 1)); // it may need none
     OK(cufftSetWorkArea(plan, area));
     OK(cufftSetStream(plan, stream));
     OK(cufftExecC2C(plan, data, data, -1));

@@ -22,11 +22,13 @@ ASKED_ONCE = _PRODUCTS + "test_the_heuristic_is_asked_once_for_equal_products[Fa
 NO_ALGORITHM = _PRODUCTS + "test_without_an_algorithm_cublaslt_chooses_in_the_call"
 NOT_ITS_OWN = _PRODUCTS + "test_a_workspace_that_is_not_the_ranks_fails_it[0-1]"
 
+BUILTINS = _LIBRARIES + "test_nvrtcs_builtins_are_loaded_before_what_needs_them"
 CUT_OFF = _LIBRARIES + "test_a_library_that_cannot_be_loaded_says_why[part]"
 
 TABLE: Table = {
     "proxy/hal/nvidia/libraries.c": {
         CUT_OFF: {"cut-off-library-is-loaded": ("if (is_cut_off(path))", "if (0)")},
+        BUILTINS: {"nvrtc-without-its-builtins": ("\t\topen_builtins(folder);", "\t\t;")},
     },
     "proxy/hal/nvidia/algorithms.c": {
         ASKED_ONCE: {

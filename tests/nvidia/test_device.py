@@ -72,6 +72,21 @@ def test_a_new_chunk_reads_as_zero(device: Device) -> None:
     assert not again.read(again.alloc(CHUNK), CHUNK, np.uint8).any()
 
 
+def test_memory_that_cannot_be_mapped_amid_work_is_mapped_after_it(
+    fake: Fake, device: Device, kernels: Kernels
+) -> None:
+    space = device.space()
+    space.launch(kernels("increment"), 1, 32, words(space, *range(32)), 32)
+    at = space.alloc(2 * CHUNK)
+    space.write(at, np.arange(32, dtype=np.uint32))
+    before = fake.calls("cuMemSetAccess")
+    fake.fail("cuMemSetAccess", 1, 600)
+    space.launch(kernels("increment"), 1, 32, at, 32)
+    space.check()
+    assert fake.calls("cuMemSetAccess") > before + 1
+    assert (space.read(at, 32, np.uint32) == np.arange(1, 33)).all()
+
+
 def test_gpus_of_another_kind_or_size_have_another_arithmetic(fake: Fake, device: Device) -> None:
     """Each of what is asked counts: one that is not answered makes another number."""
     found = [device.hal.arithmetic(device.handle) for _ in range(2)]

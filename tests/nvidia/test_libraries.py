@@ -291,14 +291,45 @@ def test_a_library_that_cannot_be_loaded_says_why(
     content = b"no library" if bytes_of_it == 10 else fake_path.read_bytes()
     (tmp_path / "libcusolver.so.12").write_bytes(content[:bytes_of_it])
     program = """
-from nvidia.test_libraries import of_library
-of_library("cusolver")
+from rankfold import paths
+from rankfold.proxy.hal.nvidia.modules import Loader
+from rankfold.proxy.ptx.fatbin import IMAGE_LIBRARY
+Loader(paths.native("lib/librankfold-proxy.so"), (9, 0)).module(
+    b"rankfold library cusolver", IMAGE_LIBRARY
+)
 """
-    env = {**os.environ, "RANKFOLD_LIBRARIES": f"/nowhere:{tmp_path}", "PYTHONPATH": "tests"}
+    env = {**os.environ, "RANKFOLD_LIBRARIES": f"/nowhere:{tmp_path}"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.returncode == 1
     assert "cannot load NVIDIA's libcusolver.so.12, which RANKFOLD_LIBRARIES names" in done.stderr
     assert f"{tmp_path}/libcusolver.so.12: " in done.stderr
+
+
+def test_a_programs_own_version_goes_before_a_newer_one(
+    driver: None, rankfold: Rankfold, fake_path: Path, tmp_path: Path
+) -> None:
+    """For the bits of plain CUDA: folders are in the order of RANKFOLD_LIBRARIES."""
+    older, newer = tmp_path / "12", tmp_path / "13"
+    for folder, name in ((older, "libcusolver.so.11"), (newer, "libcusolver.so.12")):
+        folder.mkdir()
+        shutil.copy(fake_path, folder / name)
+    for first, second, found in ((older, newer, "12/libcusolver.so.11"), (newer, older, "13/lib")):
+        well, path = doctor(rankfold, RANKFOLD_LIBRARIES=f"{first}:{second}")["cusolver"]
+        assert well and path.startswith(f"{tmp_path}/{found}")
+
+
+def test_nvrtcs_builtins_are_loaded_before_what_needs_them(fake_path: Path, tmp_path: Path) -> None:
+    """NVRTC names them without a folder, and in NVIDIA's packages nothing else does."""
+    for name in ("libnvrtc-builtins.so.13.0", "libcudnn.so.9"):
+        shutil.copy(fake_path, tmp_path / name)
+    program = """
+from rankfold.proxy import examine
+print(examine._libraries()["cudnn"], [path for path in examine._mapped() if "/libnvrtc" in path])
+"""
+    env = {**os.environ, "RANKFOLD_LIBRARIES": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    wanted = {"path": f"{tmp_path}/libcudnn.so.9"}, [f"{tmp_path}/libnvrtc-builtins.so.13.0"]
+    assert done.stdout.strip() == " ".join(map(str, wanted)), done.stderr
 
 
 def doctor(rankfold: Rankfold, **env: str) -> dict[str, tuple[bool, str]]:

@@ -177,6 +177,19 @@ def test_memory_that_the_driver_refuses_is_pageable(fake: Fake, arena: Arena) ->
     arena.space.check()
 
 
+def test_memory_that_the_driver_does_not_give_back_ends_the_device(fake: Fake) -> None:
+    """Kernels would write to pages that the program no longer has."""
+    with Device(memory=16 * CHUNK, hal="nvidia") as device:
+        arena = Arena(device)
+        arena.pin(0)
+        fake.fail("cuMemHostUnregister", 1, 999)
+        device.hal.space_pin(arena.space.handle, arena.at, CHUNK, False)
+        until(lambda: arena.space.error()[0] == 709, 20, "the device is lost")
+        assert "pinned memory cannot be taken back from the driver" in arena.space.error()[1]
+        os.close(arena.fd)
+    fake.reset()
+
+
 def test_a_rank_whose_kernel_runs_does_not_hold_up_another_ones_memory(
     device: Device, kernels: Kernels
 ) -> None:

@@ -364,7 +364,7 @@ static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 		return PART;
 	if (nvidia_window_shows(device, space))
 		return ALL;
-	if (nvidia_window_grow(device, space, &error))
+	if (nvidia_window_grow(device, space, &error) && error != CUDA_ERROR_NOT_READY)
 		return issue_check(s, space, "mapping the rank's memory", error);
 	if (nvidia_kernels_run(device)) {
 		for (struct hal_stream *each = device->streams; each; each = each->next)

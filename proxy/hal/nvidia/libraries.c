@@ -1,13 +1,14 @@
 /* libraries.c: finds NVIDIA's libraries, other than the driver.
  *
- * A library has one of its SONAMEs of libraries.def: the newest one that is in a folder that
- * RANKFOLD_LIBRARIES names, or where the system looks. rankfold's own library of that name is
- * refused, for the reason given in driver.c. Libraries are large, so one is loaded when it is first
- * needed, and stays.
+ * A library has one of its SONAMEs of libraries.def: the newest one in the first folder of
+ * RANKFOLD_LIBRARIES that has any, or else where the system looks. rankfold's own library of that
+ * name is refused, for the reason given in driver.c. Libraries are large, so one is loaded when it
+ * is first needed, and stays.
  */
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,40 +54,90 @@ static bool is_cut_off(const char *path)
 	return cut;
 }
 
-/* In each of the folders, then where the system looks. If a file is there and cannot be loaded, for
- * example because a library that it needs is missing, `why` says so. */
-static void *open_in(const char *folders, const char *soname, char *why, uint32_t why_bytes)
+/* Loads PATH. If the file is there and cannot be loaded, for example because a library that it
+ * needs is missing, `why` says so. */
+static void *open_file(const char *path, char *why, uint32_t why_bytes)
 {
-	char path[4096];
 	void *handle = NULL;
 
-	for (const char *end; folders && *folders && !handle; folders = end + !!*end) {
-		end = strchrnul(folders, ':');
-		snprintf(path, sizeof path, "%.*s/%s", (int)(end - folders), folders, soname);
-		if (is_cut_off(path)) {
-			snprintf(why, why_bytes, "%.*s: the file is cut off", CUDA_TEXT_BYTES / 2,
-				 path);
-			continue;
-		}
-		handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-		if (!handle && !why[0] && !access(path, F_OK))
-			snprintf(why, why_bytes, "%s", dlerror());
+	if (is_cut_off(path)) {
+		snprintf(why, why_bytes, "%.*s: the file is cut off", CUDA_TEXT_BYTES / 2, path);
+		return NULL;
 	}
-	return handle ? handle : dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!handle && !why[0] && !access(path, F_OK))
+		snprintf(why, why_bytes, "%s", dlerror());
+	return handle;
 }
 
-static void *load(const char *name, char *text, uint32_t text_bytes)
+/* NVRTC, with which cuDNN and cuFFT compile kernels, loads its builtins by their name alone. In
+ * packages of CUDA 13 nothing tells it the folder, so they are loaded before. */
+static void open_builtins(const char *folder)
 {
-	char why[CUDA_TEXT_BYTES] = "";
-	const char *newest = NULL;
+	char path[4096], why[CUDA_TEXT_BYTES] = "";
+	glob_t found;
+
+	snprintf(path, sizeof path, "%s/libnvrtc-builtins.so.*", folder);
+	if (glob(path, 0, NULL, &found))
+		return;
+	for (size_t i = 0; i < found.gl_pathc; i++)
+		open_file(found.gl_pathv[i], why, sizeof why);
+	globfree(&found);
+}
+
+/* In a folder, the newest version that is there. */
+static void *open_in(const char *folder, const char *name, char *why, uint32_t why_bytes)
+{
+	char path[4096];
 	void *handle = NULL;
 
 	for (size_t i = 0; i < sizeof sonames / sizeof *sonames && !handle; i++) {
 		if (strcmp(sonames[i].library, name) != 0)
 			continue;
-		newest = newest ? newest : sonames[i].soname;
-		handle = open_in(getenv("RANKFOLD_LIBRARIES"), sonames[i].soname, why, sizeof why);
+		snprintf(path, sizeof path, "%s/%s", folder, sonames[i].soname);
+		handle = open_file(path, why, why_bytes);
 	}
+	return handle;
+}
+
+/* In each of the folders, then where the system looks. So a program's own version goes before a
+ * newer one of the system. */
+static void *find(const char *folders, const char *name, char *why, uint32_t why_bytes)
+{
+	char folder[4000];
+	void *handle = NULL;
+
+	for (const char *at = folders, *end; at && *at; at = end + !!*end) {
+		end = strchrnul(at, ':');
+		snprintf(folder, sizeof folder, "%.*s", (int)(end - at), at);
+		open_builtins(folder);
+	}
+	for (const char *at = folders, *end; at && *at && !handle; at = end + !!*end) {
+		end = strchrnul(at, ':');
+		snprintf(folder, sizeof folder, "%.*s", (int)(end - at), at);
+		handle = open_in(folder, name, why, why_bytes);
+	}
+	for (size_t i = 0; i < sizeof sonames / sizeof *sonames && !handle; i++)
+		if (strcmp(sonames[i].library, name) == 0)
+			handle = dlopen(sonames[i].soname, RTLD_NOW | RTLD_LOCAL);
+	return handle;
+}
+
+static const char *newest_of(const char *name)
+{
+	size_t i = 0;
+
+	while (strcmp(sonames[i].library, name) != 0)
+		i++;
+	return sonames[i].soname;
+}
+
+static void *load(const char *name, char *text, uint32_t text_bytes)
+{
+	char why[CUDA_TEXT_BYTES] = "";
+	const char *newest = newest_of(name);
+	void *handle = find(getenv("RANKFOLD_LIBRARIES"), name, why, sizeof why);
+
 	if (handle && !dlsym(handle, "api_nccl_any")) /* only the client library has it */
 		return handle;
 	if (handle)

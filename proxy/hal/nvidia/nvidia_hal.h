@@ -270,6 +270,7 @@ struct hal_device {
 	bool pins_stop;
 	pthread_t pin_thread;
 	bool pins_started, pins_refused;
+	_Atomic int pins_failed; /* CUresult: memory could not be taken back from the driver */
 	_Atomic uint64_t pinned[CUDA_PIN_CHUNKS / 64]; /* registered chunks of the arenas */
 	_Atomic uint64_t slot_owner[RF_PINNED_SLOTS];  /* the space that is placed there; 0: none */
 

@@ -164,12 +164,14 @@ static void change_chunk(struct hal_space *space, uint32_t chunk, bool pinned)
 	}
 	if (!error) {
 		space->pins[chunk / 64] ^= 1ull << chunk % 64;
+	} else if (!pinned) { /* kernels would write to pages that the program no longer has */
+		atomic_store(&device->pins_failed, (int)error);
+		nvidia_wake(device);
 	} else if (!device->pins_refused) {
 		device->pins_refused = true;
 		fprintf(stderr,
-			"rankfold-proxy: pinned memory cannot be %s the driver: %s (%d); copies "
-			"of it are slower\n",
-			pinned ? "registered with" : "taken back from",
+			"rankfold-proxy: pinned memory cannot be registered with the driver: %s "
+			"(%d); copies of it are slower\n",
 			nvidia_error_name(device, error), error);
 	}
 }

@@ -126,6 +126,21 @@ static void check_context(struct hal_device *device)
 			    "a kernel did not end within 10 s after it was cancelled");
 }
 
+static bool pins_have_failed(struct hal_device *device)
+{
+	return atomic_load(&device->pins_failed) && !atomic_load(&device->lost);
+}
+
+/* A context that has ended is the more likely reason. */
+static void check_pins(struct hal_device *device)
+{
+	CUresult error = (CUresult)atomic_load(&device->pins_failed);
+
+	check_context(device);
+	nvidia_lose(device, (int)error, "pinned memory cannot be taken back from the driver: %s",
+		    nvidia_error_name(device, error));
+}
+
 /* Sleeps until there is work. */
 static void sleep_until_called(struct hal_device *device)
 {
@@ -133,7 +148,7 @@ static void sleep_until_called(struct hal_device *device)
 	atomic_store(&device->sleeping, true);
 	for (;;) {
 		bool called = atomic_load(&device->stopping) || atomic_load(&device->fresh) ||
-			      atomic_load(&device->dead_spaces);
+			      atomic_load(&device->dead_spaces) || pins_have_failed(device);
 
 		for (struct hal_stream *s = device->streams; s && !called; s = s->next)
 			called = atomic_load(&s->doomed) || atomic_load(&s->submitted) > s->seen;
@@ -166,6 +181,8 @@ void *nvidia_thread_main(void *arg)
 
 	nvidia_bind(device);
 	while (!atomic_load(&device->stopping)) {
+		if (pins_have_failed(device))
+			check_pins(device);
 		if (!serve_all(device, &moved)) {
 			sleep_until_called(device);
 			continue;
