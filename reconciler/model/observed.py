@@ -66,6 +66,9 @@ class JobOnDevice(Struct, frozen=True):
     indirect: tuple[tuple[str, str], ...] = ()
     direct: int = 0
     through_host: int = 0
+    # at determinism D0: bytes that it has given to NCCL; why a communicator does without it
+    links_bytes: int = 0
+    links_why_not: str = ""
 
 
 class ObservedDevice(Struct, frozen=True):

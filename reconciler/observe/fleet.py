@@ -220,6 +220,8 @@ def _job(report: JobReport, heard: float) -> JobOnDevice:
         tuple(sorted(report.indirect.items())),
         report.direct,
         report.through_host,
+        report.links_bytes,
+        report.links_why_not,
     )
 
 

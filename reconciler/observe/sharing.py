@@ -85,7 +85,7 @@ def guard(record: Record, observed: Observed) -> Json | None:
 def collectives(record: Record, observed: Observed) -> Json | None:
     """`collectives` of docs/status.md. None: its devices are not several GPUs."""
     found = [(device.name, report) for device, report in serving(record, observed)]
-    if not any(report.direct or report.indirect for _, report in found):
+    if not any(report.direct or report.indirect or report.links_bytes for _, report in found):
         return None
     return {
         "directBytes": sum(report.direct for _, report in found),
@@ -95,6 +95,8 @@ def collectives(record: Record, observed: Observed) -> Json | None:
             for name, report in found
             for other, why in report.indirect
         ],
+        "ncclBytes": sum(report.links_bytes for _, report in found),
+        "withoutNccl": sorted({report.links_why_not for _, report in found} - {""}),
     }
 
 

@@ -215,6 +215,9 @@ def _collective_lines(found: Json | None) -> list[str]:
     for each in found["throughHost"]:
         way = f"from {each['from']} to {each['to']}"
         lines.append(f"              {way} through host memory: {each['reason']}")
+    if found["ncclBytes"]:
+        lines.append(f"              {found['ncclBytes'] / _MIB:.1f} MiB summed by NCCL")
+    lines += [f"              sums without NCCL: {why}" for why in found["withoutNccl"]]
     return lines
 
 

@@ -236,3 +236,20 @@ def test_a_communicator_that_is_destroyed_closes_its_link(coll: Native) -> None:
     works(cluster, OTHER)
     assert (numbers(cluster, 0)[TO // 4 : TO // 4 + COUNT] == np.arange(COUNT) * 2 + 1).all()
     cluster.close()
+
+
+def test_a_refusal_before_a_device_asks_leaves_nothing(coll: Native) -> None:
+    """The lowest device has all answers, so the communicator goes with its members; the next one
+    with this id is a new one."""
+    cluster = start(coll, [0, 1, 2], 4, links=Wishes(none=frozenset([1])))
+    for round_ in (1, 2):
+        join_all(cluster)
+        for rank in (0, 1, 2):
+            cluster.submit(rank, COMM, sum_of())
+            cluster.settle()
+        assert len(cluster.completed) == 3 * round_ and not cluster.busy
+        assert [len(d.links.decided) for d in cluster.device] == [round_] * 3
+        for rank in range(3):
+            cluster.lib.coll_destroy(cluster.coll(rank), rank, COMM)
+        cluster.settle()
+    cluster.close()

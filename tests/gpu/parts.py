@@ -212,9 +212,10 @@ def run_on(
     gpus: int,
     memory: str,
     command: Sequence[str | Path],
+    level: str = "D1",
 ) -> list[str]:
     """As `on_gpu`, in a fleet that is there."""
-    places = ("--world-size", str(world), "--gpus", str(gpus))
+    places = ("--world-size", str(world), "--gpus", str(gpus), "--determinism", level)
     devices = ("--device", "nvidia", "--memory", memory)
     return sorted(rankfold("run", *places, *devices, "--", *command).splitlines())
 
@@ -356,6 +357,25 @@ def program(name: str) -> None:
     except OSError as error:
         raise Skip(f"ran, but not compared with plain CUDA, which needs NCCL: {error}") from error
     same(folded, sorted(plain(*command).splitlines()), "under rankfold, and on plain CUDA")
+
+
+def nccl() -> None:
+    """All collectives at D0 on two GPUs, between which NCCL sums: the same lines twice."""
+    import cuda
+
+    count = ctypes.c_int()
+    load_driver().cuDeviceGetCount(ctypes.byref(count))
+    if count.value < 2:
+        raise Skip("NCCL between devices needs two GPUs")
+    command = (cuda.build(ROOT / "tests/nvidia/collectives.cu"), "/", "2")
+    with fleet_in() as (rankfold, folder):
+        one, again = (run_on(rankfold, 4, 2, "512MiB", command, "D0") for _ in range(2))
+        logs = [log.read_text() for log in (folder / "s").rglob("*.log")]
+    said = {line.split(": ", 1)[1] for log in logs for line in log.splitlines() if "NCCL" in line}
+    print(*sorted(said), sep="\n")
+    if not any("go by NCCL" in line for line in said):
+        raise SystemExit("NCCL was not used")
+    same(one, again, "two runs at D0")
 
 
 STATIC = ("-cudart", "static")
@@ -600,6 +620,7 @@ PARTS: dict[str, tuple[Callable[[], None], float]] = {
     **{f"program {name}": _EACH[f"program {name}"] for name in FIRST},
     "static": (static, 40.0),
     "gpt": (gpt, 120.0),
+    "nccl": (nccl, 90.0),
     "pytorch": (pytorch, 150.0),
     **_PYTORCH,
     "recovery": (recovery, 120.0),

@@ -5,12 +5,14 @@ another order than the tree and notes what its members do wrong."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cuda
 import numpy as np
@@ -19,8 +21,12 @@ from collectives import engine as e
 from collectives.reference import over_links
 
 from rankfold.control import Message
+from support.command import Rankfold, Specs
+from support.fixtures import rankfold
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+
+__all__ = ["rankfold"]
 
 HERE = Path(__file__).parent
 COLLECTIVES = HERE / "collectives.cu"
@@ -258,6 +264,52 @@ def test_all_devices_use_the_tree_if_one_cannot_use_nccl(
         assert f"sums of a communicator of 4 ranks go without NCCL: {why}" in fleet.log(number)
 
 
+POOL = """\
+apiVersion: rankfold/v1alpha1
+kind: Pool
+metadata: {name: local}
+spec:
+  devices:
+    - {type: nvidia, count: 2, memory: 64MiB}
+"""
+JOB = """\
+apiVersion: rankfold/v1alpha1
+kind: Job
+metadata: {name: job}
+spec:
+  command: COMMAND
+  worldSize: 2
+  gpus: 2
+  determinism: D0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", ["1", "0"])
+def test_people_see_whether_nccl_sums(
+    gpus: Path, monkeypatch: pytest.MonkeyPatch, rankfold: Rankfold, wanted: str
+) -> None:
+    rankfold.environment["RANKFOLD_NCCL"] = wanted
+    specs = Specs(rankfold.state.folder / "specs")
+    command = [str(cuda.build(COLLECTIVES)), "/dev/null", "100000", "1000", "100000"]
+    specs.write("pool.yaml", POOL)
+    specs.write("job.yaml", JOB.replace("COMMAND", json.dumps(command)))
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+
+    def shown() -> Any:
+        return rankfold.job("job").get("collectives") or {"ncclBytes": 0, "withoutNccl": []}
+
+    if wanted == "1":
+        rankfold.until(lambda: shown()["ncclBytes"] > MiB)
+    else:
+        rankfold.until(lambda: shown()["withoutNccl"] == ["RANKFOLD_NCCL=0"])
+    lines = rankfold("describe", "job").splitlines()
+    said = {"1": " MiB summed by NCCL", "0": "sums without NCCL: RANKFOLD_NCCL=0"}[wanted]
+    assert any(line.endswith(said) for line in lines)
+    rankfold("cancel", "job", "--override")
+    rankfold.until(lambda: rankfold.job("job")["phase"] == "Failed")
+
+
 def test_two_devices_of_one_gpu_use_the_tree(
     tree: list[list[str]], state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,12 +363,14 @@ def test_jobs_that_meet_on_the_same_gpus(gpus: Path, state: State) -> None:
         assert outputs(jobs[0]) == outputs(jobs[1])
 
 
-def communicators(fleet: Fleet) -> int:
-    """How many files of the fake's NCCL the proxies have mapped."""
+def communicators(fleet: Fleet, number: str = "") -> int:
+    """How many files of the fake's NCCL the proxies have mapped; `number`: of the lowest device's
+    communicators."""
     return sum(
-        Path(f"/proc/{process.pid}/maps").read_text().count("rankfold-fake-nccl")
+        len(re.findall(rf"rankfold-fake-nccl-\d+-{number}", Path(maps).read_text()))
         for process in fleet.processes.values()
         if process.poll() is None
+        for maps in [f"/proc/{process.pid}/maps"]
     )
 
 
@@ -327,15 +381,17 @@ def test_a_proxy_that_is_killed_fails_its_jobs_and_no_other(
     """The others abort their communicators: nothing waits for the one that is gone."""
     stuck = {1: {"RANKFOLD_FAKE_NCCL_STUCK": "1"}} if how == "a sum that hangs" else {}
     with OfGpus(state, stuck, memory=3 * MEMORY) as fleet:
-        job = start(fleet, "killed", [0, 1, 2, 0], rounds=100, floats=("700001",))
+        job = start(fleet, "killed", [0, 1, 2, 0], rounds=100000, floats=("700001",))
+        until(lambda: communicators(fleet, "0 ") == 3 and job.output(0).count("\n") >= 4)
         other = start(fleet, "other", [0, 2, 0, 2], us=2000)
-        until(lambda: job.output(0).count("\n") >= 4)
         if stuck:
             time.sleep(0.5)
         os.kill(fleet.processes["local/nvidia-1"].pid, signal.SIGKILL)
         fleet.processes["local/nvidia-1"].wait()
         reply = job.request("local/nvidia-0", "wait", states=["failed"], within_s=60)
         assert reply["state"] == "failed" and "local/nvidia-1 was lost" in reply["reason"]
+        # Where the loss was seen, before the job leaves; elsewhere when it does.
+        until(lambda: communicators(fleet, "0 ") <= 1, what="a communicator is aborted")
         for device in ("local/nvidia-0", "local/nvidia-2"):
             job.request(device, "detach", discard=True)
         lines = outputs(other)
@@ -369,7 +425,7 @@ def test_ranks_that_abort_a_communicator_continue(
 def test_a_sum_that_hangs_is_aborted_with_its_job(gpus: Path, state: State) -> None:
     """Its ranks are released, and the devices serve others."""
     with OfGpus(state, {1: {"RANKFOLD_FAKE_NCCL_STUCK": "1"}}) as fleet:
-        job = start(fleet, "stuck", [0, 1], rounds=100, floats=("700001",))
+        job = start(fleet, "stuck", [0, 1], rounds=100000, floats=("700001",))
         until(lambda: job.output(0).count("\n") >= 4)
         time.sleep(0.5)
         assert not is_over(job)

@@ -61,9 +61,10 @@
  * driver takes long for it, and may wait for kernels.
  *
  * Locks: pin_lock guards the list of spaces with changes of registrations, host_lock the mappings
- * of the window's upper half. hal_device.lock guards the list of chunks to be cleared, the
- * counters' free slots and the sleep of the device thread. It is held for a few calls that only
- * queue work. Everything else that the threads share is atomic, with one writer.
+ * of the window's upper half, link_lock the list of links and their places. hal_device.lock guards
+ * the list of chunks to be cleared, the counters' free slots and the sleep of the device thread. It
+ * is held for a few calls that only queue work. Everything else that the threads share is atomic,
+ * with one writer.
  *
  * A fault of a kernel destroys the context; the device is then *lost*: all spaces have failed, all
  * work counts as completed, and only a new proxy brings the device back.
