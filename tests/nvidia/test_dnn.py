@@ -485,6 +485,7 @@ def outputs(job: RunningJob) -> list[str]:
     return [job.output(rank) for rank in range(job.world_size)]
 
 
+@pytest.mark.usual("convolutions", "layers", "losses")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_folded_and_moved_the_results_are_the_same(
     driver: None, state: State, program: str
@@ -493,9 +494,8 @@ def test_folded_and_moved_the_results_are_the_same(
         wanted = outputs(start(fleet, program, "apart", [0, 1]))
         assert wanted[0] != wanted[1] and wanted[0].count("\n") == PROGRAMS[program]
         if program == "convolutions":
-            assert wanted[0].startswith(
-                "workspaces 512 512 0\n"
-            )  # deterministic engines of the fake
+            # Of the fake's deterministic engines.
+            assert wanted[0].startswith("workspaces 512 512 0\n")
         assert outputs(start(fleet, program, "folded", [0, 0])) == wanted
         job = start(fleet, program, "moved", [0, 0])
         until(lambda: job.output(0).count("\n") >= 5)

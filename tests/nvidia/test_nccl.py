@@ -184,6 +184,7 @@ def tree(gpus: Path, state: State) -> list[list[str]]:
 PLACEMENT = [0, 1, 2, 1]
 
 
+@pytest.mark.usual("[0, 1]")
 @pytest.mark.parametrize("placement", [[0, 1], PLACEMENT, [1, 0, 0, 1, 2], [0, 1, 2]], ids=str)
 def test_the_sums_are_those_of_nccl(gpus: Path, state: State, placement: list[int]) -> None:
     """Each device is one member, with the sum of its ranks. A second run has the same bits."""
@@ -374,6 +375,7 @@ def communicators(fleet: Fleet, number: str = "") -> int:
     )
 
 
+@pytest.mark.usual("a sum that hangs")
 @pytest.mark.parametrize("how", ["amid sums", "a sum that hangs"])
 def test_a_proxy_that_is_killed_fails_its_jobs_and_no_other(
     gpus: Path, state: State, how: str
@@ -407,6 +409,7 @@ def test_a_proxy_that_is_killed_fails_its_jobs_and_no_other(
 DONE = [[f"rank {rank} is done"] for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", [[0, 1, 0], [0, 1, 2]], ids=str)
 def test_ranks_that_abort_a_communicator_continue(
     gpus: Path, state: State, placement: list[int]

@@ -131,6 +131,7 @@ def faults(
     return tmp_path / "faults"
 
 
+@pytest.mark.usual("SZ")
 @pytest.mark.parametrize("types", ["SZ", "DC"])
 def test_programs_get_nvidias_routines(faults: Path, state: State, types: str) -> None:
     """The fake driver does not have the client's kernels: none of them has run."""
