@@ -368,7 +368,7 @@ def communicators(fleet: Fleet, number: str = "") -> int:
     """How many files of the fake's NCCL the proxies have mapped; `number`: of the lowest device's
     communicators."""
     return sum(
-        len(re.findall(rf"rankfold-fake-nccl-\d+-{number}", Path(maps).read_text()))
+        len(re.findall(rf"faults-nccl-\d+-{number}", Path(maps).read_text()))
         for process in fleet.processes.values()
         if process.poll() is None
         for maps in [f"/proc/{process.pid}/maps"]
