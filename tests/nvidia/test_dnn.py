@@ -494,7 +494,7 @@ def test_folded_and_moved_the_results_are_the_same(
         wanted = outputs(start(fleet, program, "apart", [0, 1]))
         assert wanted[0] != wanted[1] and wanted[0].count("\n") == PROGRAMS[program]
         if program == "convolutions":
-            # Of the fake's deterministic engines.
+            # The fake's deterministic engines need these.
             assert wanted[0].startswith("workspaces 512 512 0\n")
         assert outputs(start(fleet, program, "folded", [0, 0])) == wanted
         job = start(fleet, program, "moved", [0, 0])
